@@ -1,0 +1,106 @@
+//! Samples become covers: what each tier reads from an instant on, and until when (rules A4, A5, A6, A9).
+
+use schemas::status::{Cause, Tier};
+
+use crate::{
+    input::{Readings, Rules},
+    reading::{PPM, Reading, Value},
+    row::{Flag, FlagSet},
+};
+
+/// What one tier reads: activity in parts per million, or why there is none.
+pub(crate) type TierReading = Result<u32, Cause>;
+
+/// One sample of a device, all sources together, and the span that it speaks for.
+#[derive(Clone, Debug)]
+pub(crate) struct Cover {
+    /// When it was taken.
+    pub(crate) at: i64,
+    /// The next record of the device, or the horizon, whichever is earlier.
+    pub(crate) until: i64,
+    pub(crate) tiers: [TierReading; 3],
+    /// What is to be said where a tier's value is used.
+    pub(crate) tier_flags: [FlagSet; 3],
+    /// What is to be said wherever it covers.
+    pub(crate) flags: FlagSet,
+    /// 1001 and 1002 are there and exactly 0.
+    pub(crate) quiet: bool,
+    /// 203 is there and at least 20.
+    pub(crate) hot: bool,
+}
+
+/// One sample before it is known which is the next.
+pub(crate) type RawSample = (i64, Readings, FlagSet);
+
+/// The covers of one device, in order of time. `samples` come in any order and may repeat.
+pub(crate) fn covers(mut samples: Vec<RawSample>, on_instance: bool, rules: &Rules) -> Vec<Cover> {
+    if !samples.is_sorted_by_key(|(at, ..)| *at) {
+        samples.sort_by_key(|(at, ..)| *at); // the readings of one instant merge alike in any order
+    }
+    samples.dedup_by(|next, first| {
+        let same = next.0 == first.0;
+        if same {
+            first.1 = first.1.merge(next.1);
+            first.2.extend(next.2);
+        }
+        same
+    });
+    let mut covers: Vec<Cover> = samples.into_iter().map(|sample| cover(sample, on_instance, rules)).collect();
+    for i in 1..covers.len() {
+        covers[i - 1].until = covers[i - 1].until.min(covers[i].at);
+    }
+    covers
+}
+
+fn cover((at, readings, flags): RawSample, on_instance: bool, rules: &Rules) -> Cover {
+    let Readings { mut gpu_util, gr_active, sm_active, tensor_active, dram_active } = readings;
+    if on_instance {
+        gpu_util = Reading::Absent; // an old exporter prints 0 there
+    }
+    let mut tiers = [Err(Cause::FieldAbsent); 3];
+    let mut tier_flags = [FlagSet::EMPTY; 3];
+    let mut set = |tier: Tier, reading: TierReading, used: &[Value]| {
+        tiers[tier as usize] = reading;
+        for value in used {
+            let clip = if on_instance { Flag::MigOverrange } else { Flag::OverrangeClipped };
+            let flags = FlagSet::EMPTY.with(Flag::Conflict, value.conflict()).with(clip, value.clipped());
+            tier_flags[tier as usize].extend(flags);
+        }
+    };
+    match (gpu_util, gr_active) {
+        (Reading::Valid(value), _) | (_, Reading::Valid(value)) => set(Tier::Busy, Ok(value.ppm()), &[value]),
+        _ => set(Tier::Busy, Err(cause(&[gpu_util, gr_active])), &[]),
+    }
+    match sm_active {
+        Reading::Valid(value) => set(Tier::Sm, Ok(value.ppm()), &[value]),
+        _ => set(Tier::Sm, Err(cause(&[sm_active])), &[]),
+    }
+    match (tensor_active, dram_active) {
+        (Reading::Valid(tensor), Reading::Valid(dram)) => {
+            let effective = rules.tensor_ceiling.fill(tensor.ppm()).max(rules.dram_ceiling.fill(dram.ppm()));
+            set(Tier::Effective, Ok(effective.min(PPM)), &[tensor, dram]);
+        }
+        _ => set(Tier::Effective, Err(cause(&[tensor_active, dram_active])), &[]),
+    }
+    let zero = |reading| matches!(reading, Reading::Valid(value) if value.is_zero());
+    Cover {
+        at,
+        until: at.saturating_add(rules.horizon_ms),
+        tiers,
+        tier_flags,
+        flags,
+        quiet: zero(gr_active) && zero(sm_active),
+        hot: matches!(gpu_util, Reading::Valid(value) if value.at_least(20)),
+    }
+}
+
+/// Why none of a tier's fields makes a value: the gravest fault among those that are not valid.
+fn cause(readings: &[Reading]) -> Cause {
+    if readings.contains(&Reading::OutOfRange) {
+        Cause::OutOfRange
+    } else if readings.contains(&Reading::Sentinel) {
+        Cause::Sentinel
+    } else {
+        Cause::FieldAbsent
+    }
+}

@@ -1,0 +1,122 @@
+//! The ledger itself: inputs and a window in, hour rows out.
+
+use schemas::{HOUR_MS, Timestamp, Window};
+
+use crate::{
+    by_number, device,
+    fraction::TooFine,
+    input::{Inputs, Text},
+    observe::Witness,
+    rounding,
+    row::HourRow,
+    span::Ms,
+    world::{self, NodeWorld},
+};
+
+/// Why there are no hour rows.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum HoursError {
+    /// A horizon that covers nothing.
+    #[error("a horizon of {horizon_ms} ms covers nothing; give one above 0")]
+    BadHorizon {
+        /// What was given.
+        horizon_ms: i64,
+    },
+    /// MIG instances that do not fit their GPU.
+    #[error("the weights on {gpu} come to more than one GPU; check its instances' profiles and when they were present")]
+    WeightsExceedParent {
+        /// The GPU.
+        gpu: Text,
+    },
+    /// A device listed twice.
+    #[error("device {device} is listed twice; list it once, with all the time in which it was present")]
+    DuplicateDevice {
+        /// The device.
+        device: Text,
+    },
+    /// A holding on a device that is not in the inventory.
+    #[error("pod {pod_uid} holds device {device}, which is not in the inventory; list it, or hold by number")]
+    UnknownDevice {
+        /// The device.
+        device: Text,
+        /// The holder.
+        pod_uid: Text,
+    },
+    /// A holding of more ids than the device has.
+    #[error("pod {pod_uid} holds {ids} ids of device {device}, which has {replicas}; check its replicas")]
+    IdsExceedReplicas {
+        /// The device.
+        device: Text,
+        /// The holder.
+        pod_uid: Text,
+        /// How many it claims.
+        ids: u32,
+        /// How many there are.
+        replicas: u32,
+    },
+    /// Weights, replicas and splits without a common denominator that fits.
+    #[error("the weights and shares of one node have no common denominator in 127 bits; use simpler weights")]
+    TooFine,
+}
+
+impl HoursError {
+    /// The fixed word of each refusal.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::BadHorizon { .. } => "bad_horizon",
+            Self::WeightsExceedParent { .. } => "weights_exceed_parent",
+            Self::DuplicateDevice { .. } => "duplicate_device",
+            Self::UnknownDevice { .. } => "unknown_device",
+            Self::IdsExceedReplicas { .. } => "ids_exceed_replicas",
+            Self::TooFine => "too_fine",
+        }
+    }
+}
+
+impl From<TooFine> for HoursError {
+    fn from(_: TooFine) -> Self {
+        Self::TooFine
+    }
+}
+
+/// GPU time of `window`, by UTC hour, device and owner.
+///
+/// In: devices, each once; holdings, samples and failed scrapes in any order, repeats allowed. Out: sorted by
+/// (hour, node, device, owner); `ms` of a device's rows sums to its capacity in the window, unobserved included.
+/// For b on a UTC hour, `hours(a..c) = hours(a..b) + hours(b..c)`.
+///
+/// A row depends on no sample or failed scrape outside `[hour - horizon, end of the hour)`, and on nothing of
+/// another node: with those, and the holdings and devices of the node, any part gives the rows of the whole.
+pub fn hours(inputs: &Inputs, window: Window) -> Result<Vec<HourRow>, HoursError> {
+    let nodes = world::nodes(inputs)?;
+    let mut rows = Vec::new();
+    for start in window.hours() {
+        let part = (start.ms().max(window.from().ms()), start.plus_ms(HOUR_MS).ms().min(window.to().ms()));
+        for node in &nodes {
+            node_hour(node, start, part, &mut rows)?;
+        }
+    }
+    rows.sort_by(|a, b| a.sort_key().cmp(&b.sort_key()));
+    Ok(rows)
+}
+
+fn node_hour(node: &NodeWorld<'_>, start: Timestamp, part: Ms, rows: &mut Vec<HourRow>) -> Result<(), TooFine> {
+    let devices: Vec<_> = node.devices.iter().map(|world| device::hour(world, part)).collect();
+    let (capacities, orphans) = rounding::capacities(node, &devices, part)?;
+    for (i, (world, hour)) in node.devices.iter().zip(&devices).enumerate() {
+        let witness = Witness::of(world, &node.scrapes, node.horizon_ms, part);
+        let seen =
+            hour.owners.iter().map(|owner| witness.observe(owner.owner, &owner.stretches)).collect::<Result<Vec<_>, _>>()?;
+        let orphan = node.split_gpus.iter().position(|gpu| gpu.listed == Some(i)).map(|gpu| orphans[gpu]);
+        rounding::device_rows(start, world, hour, seen, capacities[i], orphan, rows)?;
+    }
+    for (gpu, orphan) in orphans.into_iter().enumerate() {
+        if node.split_gpus[gpu].listed.is_none() {
+            rounding::orphan_row(start, node, gpu, orphan, rows);
+        }
+    }
+    if by_number::is_needed(node, part) {
+        rounding::number_rows(start, node, by_number::hour(node, &devices, part)?, rows)?;
+    }
+    Ok(())
+}

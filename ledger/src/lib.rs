@@ -1,0 +1,38 @@
+//! Samples and holdings to hour rows: where every GPU millisecond went. Pure: no I/O, no clock, no floats.
+//!
+//! ```text
+//! devices ──┐
+//! holdings ─┼─world─> one node, clamped ─┐ per UTC hour
+//! records ──┘                            │
+//!                device: who held it when, what is left over
+//!                observe: what its samples saw of each owner, and why the rest was not seen
+//!                by_number: holdings whose device nobody named yet, taken from what is left over
+//!                rounding: exact fractions to whole milliseconds, top down ──> hour rows
+//! ```
+//!
+//! Rows satisfy `capacity = owners + free + unavailable` per device, and per owner and tier
+//! `ms = utilized + stranded + unobserved`, exactly. Everything is independent per node, and an hour's rows
+//! depend on no record outside `[hour - horizon, end of the hour)`; so a caller may go node by node and hour by
+//! hour, in any order, with all holdings and devices of the node that touch the hour (or cut a holding that does).
+//!
+//! Modules in reading order: [`reading`], [`input`], [`row`], `span`, `fraction`, `clamp`, `cover`, `world`,
+//! `device`, `observe`, `by_number`, `rounding`, [`mod@hours`]; then [`case`], which runs the vectors' text form.
+
+pub mod case;
+pub mod hours;
+pub mod input;
+pub mod reading;
+pub mod row;
+
+mod by_number;
+mod clamp;
+mod cover;
+mod device;
+mod fraction;
+mod observe;
+mod rounding;
+mod span;
+mod world;
+
+pub use hours::{HoursError, hours};
+pub use row::HourRow;
