@@ -1,8 +1,12 @@
 //! From a page of metrics to a closed hour of the lake.
 //!
 //! ```text
-//! target ──HTTP──> parse ──> samples
+//! target ──HTTP──> parse ──> page ──> join <── kubelet pod-resources
+//!                                      └──> publish ──> transport ──> sink ──> hot files ──close──> closed hours
 //! ```
+//!
+//! Modules in reading order: [`parse`], [`page`], [`conformance`].
 
 pub mod conformance;
+pub mod page;
 pub mod parse;

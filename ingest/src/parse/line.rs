@@ -18,6 +18,8 @@ pub struct Sample<'a> {
     pub raw: &'a str,
     /// Timestamp in milliseconds, where the line has one.
     pub ts_ms: Option<i64>,
+    /// Number of its line, from 1.
+    pub line: u32,
 }
 
 /// One label. An empty value means the same as no label, but is kept as written.
@@ -146,7 +148,7 @@ fn sample<'a>(mut c: Cursor<'a>, labels: &mut Vec<Label<'a>>, max_labels: usize)
 
 #[inline]
 fn sample_of<'a>(name: Text<'a>, labels: &[Label<'a>], value: f64, raw: &'a str, ts_ms: Option<i64>) -> Entry<'a> {
-    Entry::Item(Item::Sample(Sample { name, labels: 0..labels.len() as u32, value, raw, ts_ms }))
+    Entry::Item(Item::Sample(Sample { name, labels: 0..labels.len() as u32, value, raw, ts_ms, line: 0 }))
 }
 
 /// The labels after `{`, up to and with `}`. A quoted string that no `=` follows is the metric's name.

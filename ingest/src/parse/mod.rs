@@ -172,8 +172,11 @@ pub fn each<'a>(
             Ok(line::Entry::Item(Item::Sample(_))) if out.samples == limits.samples => {
                 Some(line::Fault { at: 0, reason: Reason::TooManySamples { limit: limits.samples } })
             }
-            Ok(line::Entry::Item(item)) => {
-                out.samples += usize::from(matches!(item, Item::Sample(_)));
+            Ok(line::Entry::Item(mut item)) => {
+                if let Item::Sample(sample) = &mut item {
+                    sample.line = number;
+                    out.samples += 1;
+                }
                 visit(item, &labels);
                 None
             }
