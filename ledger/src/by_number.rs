@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use schemas::status::HoldingSource;
+
 use crate::{
     device::{DeviceHour, Idle, IdleKind},
     fraction::{Frac, TooFine, lcm},
@@ -22,6 +24,7 @@ pub(crate) struct NumberHour<'a> {
     pub(crate) on_unready: Frac,
     /// What found nothing to hold.
     pub(crate) over: Frac,
+    pub(crate) source: HoldingSource,
     pub(crate) flags: FlagSet,
 }
 
@@ -32,6 +35,7 @@ struct Claim<'a> {
     to: i64,
     started: i64,
     terminating_from: i64,
+    source: HoldingSource,
     flags: FlagSet,
     /// Units of one of its devices.
     unit: i128,
@@ -83,7 +87,7 @@ pub(crate) fn hour<'a>(node: &NodeWorld<'a>, devices: &[DeviceHour<'a>], window:
             if wanted == 0 {
                 continue;
             }
-            let sums = sums.entry(&claim.pod.uid).or_insert_with(|| Sums::of(claim.pod));
+            let sums = sums.entry(&claim.pod.uid).or_insert_with(|| Sums::of(claim));
             let mut got = [0_i128; 3];
             for (got, left) in got.iter_mut().zip(&mut left) {
                 *got = wanted.min(*left);
@@ -120,6 +124,7 @@ fn claims<'a>(node: &NodeWorld<'a>, units: i128, window: Ms) -> Result<Vec<Claim
             to,
             started: holding.started.map_or(i64::MAX, |at| at.ms()),
             terminating_from: holding.terminating_from.map_or(i64::MAX, |at| at.ms()),
+            source: holding.source,
             flags: holding.flags,
             unit: unit_of_ratio(weight, units)?,
             count,
@@ -140,6 +145,7 @@ fn claims<'a>(node: &NodeWorld<'a>, units: i128, window: Ms) -> Result<Vec<Claim
                 to,
                 started: hold.started,
                 terminating_from: hold.terminating_from,
+                source: hold.holding.source,
                 flags: hold.holding.flags,
                 unit: unit_of(world, units)?,
                 count: hold.ids,
@@ -186,12 +192,13 @@ struct Sums<'a> {
     pre_start: i128,
     terminating: i128,
     over: i128,
+    source: HoldingSource,
     flags: FlagSet,
 }
 
 impl<'a> Sums<'a> {
-    fn of(pod: &'a Pod) -> Self {
-        Self { pod, got: [0; 3], pre_start: 0, terminating: 0, over: 0, flags: FlagSet::EMPTY }
+    fn of(claim: &Claim<'a>) -> Self {
+        Self { pod: claim.pod, got: [0; 3], pre_start: 0, terminating: 0, over: 0, source: claim.source, flags: FlagSet::EMPTY }
     }
 
     fn add(&mut self, claim: &Claim<'_>, got: [i128; 3], over: i128, from: i64, ms: i128) -> Result<(), TooFine> {
@@ -204,6 +211,7 @@ impl<'a> Sums<'a> {
         self.pre_start += if from < claim.started { held } else { 0 };
         self.terminating += if from >= claim.terminating_from { held } else { 0 };
         self.over += over.checked_mul(ms).ok_or(TooFine)?;
+        self.source = self.source.min(claim.source);
         self.flags.extend(claim.flags);
         Ok(())
     }
@@ -220,6 +228,7 @@ impl<'a> Sums<'a> {
             terminating: of(self.terminating),
             on_unready: of(self.got[IdleKind::Unready as usize]),
             over: of(self.over),
+            source: self.source,
             flags: self.flags,
         }
     }

@@ -2,6 +2,8 @@
 //!
 //! Time is counted in id-milliseconds: a device with R replicas has R of them each millisecond.
 
+use schemas::status::HoldingSource;
+
 use crate::{
     input::Text,
     row::{Flag, FlagSet},
@@ -26,7 +28,6 @@ pub(crate) struct DeviceHour<'a> {
 }
 
 /// One owner's time on the device, in id-milliseconds.
-#[derive(Default)]
 pub(crate) struct OwnerTime {
     /// Index in the device's owners.
     pub(crate) owner: usize,
@@ -36,6 +37,7 @@ pub(crate) struct OwnerTime {
     pub(crate) on_unready: i64,
     /// When it held how many ids, in order of time.
     pub(crate) stretches: Vec<Stretch>,
+    pub(crate) source: HoldingSource,
     pub(crate) flags: FlagSet,
 }
 
@@ -93,7 +95,7 @@ pub(crate) fn hour<'a>(world: &DeviceWorld<'a>, window: Ms) -> DeviceHour<'a> {
         for hold in holds.iter().filter(|h| h.holds_at(from)) {
             held += hold.ids;
             let id_ms = i64::from(hold.ids) * ms;
-            let owner = owner_time(&mut hour.owners, hold.owner);
+            let owner = owner_time(&mut hour.owners, hold);
             owner.held += id_ms;
             owner.pre_start += if from < hold.started { id_ms } else { 0 };
             owner.terminating += if from >= hold.terminating_from { id_ms } else { 0 };
@@ -151,14 +153,26 @@ fn pieces(usable: &[Ms], holds: &[&Hold<'_>], unavailable: &[&(Ms, &Text)]) -> V
     pieces
 }
 
-fn owner_time(owners: &mut Vec<OwnerTime>, owner: usize) -> &mut OwnerTime {
+fn owner_time<'o>(owners: &'o mut Vec<OwnerTime>, hold: &Hold<'_>) -> &'o mut OwnerTime {
+    let (owner, source) = (hold.owner, hold.holding.source);
     let at = match owners.binary_search_by_key(&owner, |o| o.owner) {
         Ok(at) => at,
         Err(at) => {
-            owners.insert(at, OwnerTime { owner, ..OwnerTime::default() });
+            let nothing = OwnerTime {
+                owner,
+                held: 0,
+                pre_start: 0,
+                terminating: 0,
+                on_unready: 0,
+                stretches: Vec::new(),
+                source,
+                flags: FlagSet::EMPTY,
+            };
+            owners.insert(at, nothing);
             at
         }
     };
+    owners[at].source = owners[at].source.min(source);
     &mut owners[at]
 }
 

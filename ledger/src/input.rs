@@ -4,7 +4,7 @@
 
 use std::{num::NonZeroU32, sync::Arc};
 
-use schemas::Timestamp;
+use schemas::{Timestamp, status::HoldingSource};
 
 use crate::{reading::Reading, row::FlagSet};
 
@@ -187,6 +187,8 @@ pub struct Holding {
     pub terminating_from: Option<Timestamp>,
     /// When it ended: the earliest of terminal phase and removal. At or before `bound`: it held nothing.
     pub end: Option<Timestamp>,
+    /// Whose word its begin and end are.
+    pub source: HoldingSource,
     /// What else is to be said of it; carried to its rows.
     pub flags: FlagSet,
 }

@@ -15,7 +15,7 @@
 //! depend on no record outside `[hour - horizon, end of the hour)`; so a caller may go node by node and hour by
 //! hour, in any order, with all holdings and devices of the node that touch the hour (or cut a holding that does).
 //!
-//! Modules in reading order: [`reading`], [`input`], [`row`], `span`, `fraction`, `clamp`, `cover`, `world`,
+//! Modules in reading order: [`reading`], [`input`], [`settle`] (raw facts to holdings), [`row`], `span`, `fraction`, `clamp`, `cover`, `world`,
 //! `device`, `observe`, `by_number`, `rounding`, [`mod@hours`]; then [`case`], which runs the vectors' text form.
 
 pub mod case;
@@ -23,6 +23,7 @@ pub mod hours;
 pub mod input;
 pub mod reading;
 pub mod row;
+pub mod settle;
 
 mod by_number;
 mod clamp;

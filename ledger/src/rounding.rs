@@ -119,6 +119,7 @@ fn owner_hour(world: &DeviceWorld<'_>, owner: &OwnerTime, seen: Observed, ms: i6
         on_unready_ms: memo(owner.on_unready)?,
         held_profile_ms: if profile { held_profile.nearest()? } else { 0 },
         overcommitted_ms: 0,
+        source: owner.source,
         flags: {
             let mut flags = owner.flags;
             flags.extend(seen.flags);
@@ -190,6 +191,7 @@ pub(crate) fn number_rows(
             on_unready_ms: memo(ms, number.on_unready, number.held)?,
             held_profile_ms: 0,
             overcommitted_ms: number.over.nearest()?,
+            source: number.source,
             flags: number.flags.with(Flag::Overcommitted, !number.over.is_zero()),
         };
         rows.push(HourRow { hour_start: at, place: place.clone(), ms, what: What::Owner(Box::new(owner)) });

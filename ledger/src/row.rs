@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use schemas::{
     Timestamp,
-    status::{Cause, RowKind, Tier},
+    status::{Cause, HoldingSource, RowKind, Tier},
 };
 
 use crate::input::{Pod, Text};
@@ -100,6 +100,8 @@ pub struct OwnerHour {
     pub held_profile_ms: i64,
     /// Bound by number, with nothing on the node left to hold: beside the sum (A16).
     pub overcommitted_ms: i64,
+    /// Whose word the allocation is; of several holdings the first in order of the words.
+    pub source: HoldingSource,
     /// What else is to be said.
     pub flags: FlagSet,
 }

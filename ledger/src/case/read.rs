@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, num::NonZeroU32};
 
-use schemas::{Timestamp, Window};
+use schemas::{Timestamp, Window, status::HoldingSource};
 use serde_json::value::RawValue;
 
 use super::{
@@ -119,6 +119,7 @@ fn holding(json: Json<'_, '_>) -> Result<Holding, CaseError> {
         started: time("started")?,
         terminating_from: earliest([time("terminating_from")?, deletion(&json)?]),
         end: earliest([time("ended")?, time("terminal")?, time("removed")?]),
+        source: HoldingSource::Api,
         flags: FlagSet::EMPTY,
     })
 }
