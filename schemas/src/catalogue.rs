@@ -203,7 +203,8 @@ pub fn columns() -> impl Iterator<Item = (&'static Field, &'static str)> {
 
 fn field(line: &'static str) -> Field {
     let cells: Vec<&'static str> = line.splitn(12, ',').collect();
-    let &[name, id, prom_type, unit, enabled, profiling, value_type, aliases, min, max, monotonic, meaning] = cells.as_slice() else {
+    let &[name, id, prom_type, unit, enabled, profiling, value_type, aliases, min, max, monotonic, meaning] = cells.as_slice()
+    else {
         panic!("the embedded catalogue has a row of {} cells: {line}", cells.len());
     };
     let number = |cell: &str| (!cell.is_empty()).then(|| cell.parse().expect("the embedded catalogue has numbers for limits"));

@@ -117,7 +117,13 @@ macro_rules! columns {
     (@ ?) => { true };
 }
 
-fn table(name: &'static str, doc: &'static str, sort: &'static [&'static str], time: &'static str, columns: Vec<Column>) -> Table {
+fn table(
+    name: &'static str,
+    doc: &'static str,
+    sort: &'static [&'static str],
+    time: &'static str,
+    columns: Vec<Column>,
+) -> Table {
     let fields: Vec<ArrowField> = columns
         .iter()
         .map(|c| {

@@ -15,7 +15,10 @@ fn is_checked_in(path: &str, text: &str) {
         fs::write(tree(path), text).unwrap();
     }
     let found = fs::read_to_string(tree(path)).unwrap_or_default();
-    assert!(found == text, "schemas/{path} is stale; run `UPDATE=1 cargo test --profile ci -p schemas` twice and read the difference");
+    assert!(
+        found == text,
+        "schemas/{path} is stale; run `UPDATE=1 cargo test --profile ci -p schemas` twice and read the difference"
+    );
 }
 
 /// Field number of a catalogue column in `Readings`.
@@ -36,7 +39,15 @@ fn readings_proto_follows_the_catalogue() {
             ValueType::Double => "float",
             ValueType::Text => panic!("{} is text and has no column", field.name),
         };
-        writeln!(text, "  // {}: {} ({}).\n  optional {kind} {column} = {};", field.name, field.meaning, field.unit, number(field)).unwrap();
+        writeln!(
+            text,
+            "  // {}: {} ({}).\n  optional {kind} {column} = {};",
+            field.name,
+            field.meaning,
+            field.unit,
+            number(field)
+        )
+        .unwrap();
     }
     text.push_str("}\n");
     is_checked_in("proto/strandline/v1/readings.proto", &text);
@@ -95,7 +106,15 @@ fn messages_only_grow() {
             .flat_map(|file| &file.message_type)
             .flat_map(|message| {
                 message.field.iter().map(|field| {
-                    (message.name().to_owned(), field.number(), field.name().to_owned(), field.r#type(), field.label(), field.type_name().to_owned(), field.proto3_optional())
+                    (
+                        message.name().to_owned(),
+                        field.number(),
+                        field.name().to_owned(),
+                        field.r#type(),
+                        field.label(),
+                        field.type_name().to_owned(),
+                        field.proto3_optional(),
+                    )
                 })
             })
             .collect()

@@ -1,7 +1,7 @@
 //! Messages keep what is put into them, absence included.
 
-use prost::Message;
 use proptest::prelude::*;
+use prost::Message;
 use schemas::{
     catalogue::{self, ValueType},
     proto::{DeviceSample, Readings, ScrapeRound, Value},
@@ -14,7 +14,8 @@ fn absent_readings_stay_absent() {
     assert!(readings.set(1002, Value::Float(0.503)));
     assert!(!readings.set(203, Value::Float(1.0)), "GPU_UTIL is whole");
     assert!(!readings.set(9001, Value::Int(1)), "a family of several series has no column");
-    let round = ScrapeRound { devices: vec![DeviceSample { readings: Some(readings), ..Default::default() }], ..Default::default() };
+    let round =
+        ScrapeRound { devices: vec![DeviceSample { readings: Some(readings), ..Default::default() }], ..Default::default() };
     let back = ScrapeRound::decode(round.encode_to_vec().as_slice()).unwrap();
     let mut seen = Vec::new();
     back.devices[0].readings.as_ref().unwrap().each(|id, value| seen.push((id, value)));

@@ -1,0 +1,85 @@
+//! Reading a file back in its table's columns: a column added since is null, an unknown one is left out.
+
+use std::{fs::File, path::Path, sync::Arc};
+
+use arrow::{
+    array::{ArrayRef, RecordBatch, new_null_array},
+    datatypes::{Schema, SchemaRef},
+};
+use parquet::{
+    arrow::{ProjectionMask, arrow_reader::ParquetRecordBatchReaderBuilder},
+    errors::ParquetError,
+    file::reader::{FileReader, SerializedFileReader},
+};
+use schemas::tables::Table;
+
+use crate::{Footer, LakeError};
+
+/// What our writer put into the footer of the file at `path`.
+pub fn footer(path: &Path) -> Result<Footer, LakeError> {
+    let file = File::open(path).map_err(LakeError::io("open", path))?;
+    let reader = SerializedFileReader::new(file).map_err(|source| LakeError::Damaged { path: path.to_owned(), source })?;
+    Footer::from_metadata(path, reader.metadata())
+}
+
+/// Rows of the file at `path`, with the named columns of `table` in the order named (all of them, where `columns` is `None`).
+pub fn rows(table: &'static Table, path: &Path, columns: Option<&[&str]>) -> Result<Vec<RecordBatch>, LakeError> {
+    let damaged = |source: ParquetError| LakeError::Damaged { path: path.to_owned(), source };
+    let file = File::open(path).map_err(LakeError::io("open", path))?;
+    let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(damaged)?;
+    let schema = projected(table, columns);
+    let found = builder.schema().clone();
+    let wanted: Vec<usize> = schema.fields().iter().filter_map(|field| found.index_of(field.name()).ok()).collect();
+    let mask = ProjectionMask::roots(builder.parquet_schema(), wanted);
+    let reader = builder.with_projection(mask).with_batch_size(65_536).build().map_err(damaged)?;
+    let mut batches = Vec::new();
+    for batch in reader {
+        let batch = batch.map_err(|error| damaged(ParquetError::from(error)))?;
+        batches.push(align(table, path, &schema, &batch)?);
+    }
+    Ok(batches)
+}
+
+/// The schema of the named columns of `table`, or of all of them.
+pub fn projected(table: &'static Table, columns: Option<&[&str]>) -> SchemaRef {
+    match columns {
+        None => table.schema(),
+        Some(names) => {
+            let schema = table.schema();
+            let fields: Vec<_> = names.iter().filter_map(|name| schema.field_with_name(name).ok().cloned()).collect();
+            Arc::new(Schema::new(fields))
+        }
+    }
+}
+
+fn align(table: &'static Table, path: &Path, schema: &SchemaRef, batch: &RecordBatch) -> Result<RecordBatch, LakeError> {
+    let missing = |column: &str| LakeError::MissingColumn { path: path.to_owned(), table: table.name, column: column.to_owned() };
+    let mut columns: Vec<ArrayRef> = Vec::with_capacity(schema.fields().len());
+    for field in schema.fields() {
+        columns.push(match batch.column_by_name(field.name()) {
+            Some(column) if column.data_type() == field.data_type() => {
+                if !field.is_nullable() && column.null_count() > 0 {
+                    return Err(missing(field.name()));
+                }
+                column.clone()
+            }
+            Some(column) => {
+                return Err(LakeError::WrongType {
+                    path: path.to_owned(),
+                    table: table.name,
+                    column: field.name().clone(),
+                    found: column.data_type().to_string(),
+                    expected: field.data_type().to_string(),
+                });
+            }
+            None if field.is_nullable() => new_null_array(field.data_type(), batch.num_rows()),
+            None => return Err(missing(field.name())),
+        });
+    }
+    RecordBatch::try_new_with_options(
+        schema.clone(),
+        columns,
+        &arrow::array::RecordBatchOptions::new().with_row_count(Some(batch.num_rows())),
+    )
+    .map_err(|error| LakeError::Damaged { path: path.to_owned(), source: ParquetError::from(error) })
+}
