@@ -1,4 +1,7 @@
 //! The ledger through its public face.
 #![allow(clippy::unwrap_used)]
 
+mod naive;
+mod properties;
 mod vectors;
+mod worlds;
