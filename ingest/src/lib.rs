@@ -5,8 +5,9 @@
 //!                                      └──> publish ──> transport ──> sink ──> hot files ──close──> closed hours
 //! ```
 //!
-//! Modules in reading order: [`parse`], [`page`], [`conformance`].
+//! Modules in reading order: [`parse`], [`page`], [`transport`]; [`conformance`].
 
 pub mod conformance;
 pub mod page;
 pub mod parse;
+pub mod transport;

@@ -1,0 +1,198 @@
+//! The log between agent and sink: what is taken stays taken.
+//!
+//! ```text
+//! agent ──produce──> partition: 0 1 2 3 4 5 │        offsets, gapless but for holes that the log itself declares
+//!                               ^start      ^end
+//! sink  <──fetch from──────────────┘                 any number of times, always the same
+//! ```
+//!
+//! [`Topic`] is what every transport gives: Kafka, or the embedded [`local`] log. The promises, held by one conformance test
+//! over every implementation:
+//!
+//! * `produce` returns when the batch is *taken*: on disk (fsync), or acknowledged. On an error any part of the batch may be
+//!   taken; a repeat is harmless, since rounds carry their sequence.
+//! * An offset names one message for ever; it is never given to another, through restarts and torn writes.
+//! * `fetch` shows only what is taken.
+//! * A topic that was created anew has a new id.
+//!
+//! The trait is plain blocking calls: its callers are a producer that must wait for the disk anyway and a sink that has a
+//! thread of its own.
+
+pub mod local;
+
+pub use lake::path::TopicId;
+
+use std::path::PathBuf;
+
+/// What a producer hands over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// Messages of one key keep their order: they go to one partition.
+    pub key: Vec<u8>,
+    /// The message.
+    pub value: Vec<u8>,
+    /// Its time, for retention and for what has no time of its own.
+    pub at_ms: i64,
+}
+
+/// A message as it stands in the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Message {
+    /// Its offset in its partition.
+    pub offset: u64,
+    /// Key.
+    pub key: Vec<u8>,
+    /// The message.
+    pub value: Vec<u8>,
+    /// Its time as the producer stated it.
+    pub at_ms: i64,
+}
+
+/// Where a record was put.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Position {
+    /// Partition.
+    pub partition: u32,
+    /// Offset.
+    pub offset: u64,
+}
+
+/// What a partition holds now: offsets in `[start, end)`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// The first offset that is still there.
+    pub start: u64,
+    /// The offset that the next taken message will get (Kafka's high watermark).
+    pub end: u64,
+}
+
+/// An answer to a fetch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fetched {
+    /// Messages in order of offset.
+    pub messages: Vec<Message>,
+    /// Where to fetch next. Beyond the last message where the log has a hole.
+    pub next: u64,
+}
+
+/// One topic of a transport.
+pub trait Topic: Send + Sync {
+    /// Name, such as `strandline.samples`.
+    fn name(&self) -> &str;
+
+    /// Identity.
+    fn id(&self) -> TopicId;
+
+    /// Number of partitions, fixed at creation.
+    fn partitions(&self) -> u32;
+
+    /// Appends records, each to the partition of its key, and returns when all are taken. Positions in order of records.
+    fn produce(&self, records: &[Record]) -> Result<Vec<Position>, TransportError>;
+
+    /// Taken messages of a partition from offset `from` on, at least one if there is any, then up to about `max_bytes`.
+    ///
+    /// Errors: `OutOfRange` where `from` is below the start or above the end.
+    fn fetch(&self, partition: u32, from: u64, max_bytes: usize) -> Result<Fetched, TransportError>;
+
+    /// What a partition holds now.
+    fn bounds(&self, partition: u32) -> Result<Bounds, TransportError>;
+}
+
+/// Why a transport could not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum TransportError {
+    /// A file operation failed.
+    #[error("cannot {what} {path}")]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why it failed.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The disk is full; nothing of the batch is taken, and the log goes on when there is room.
+    #[error("no room for the log at {path}; free disk space or lower its retention")]
+    Full {
+        /// The file that could not grow.
+        path: PathBuf,
+    },
+    /// Another process writes this log.
+    #[error("the log at {path} is already open for writing; stop the other process or give this one its own directory")]
+    Locked {
+        /// The log's directory.
+        path: PathBuf,
+    },
+    /// This log was opened to be read.
+    #[error("the log at {path} is open for reading only")]
+    ReadOnly {
+        /// The log's directory.
+        path: PathBuf,
+    },
+    /// An earlier write could not be made durable; what the disk holds is unknown until the log is opened again.
+    #[error("an earlier write to {path} failed; restart this process so that the log is checked and opened again")]
+    Poisoned {
+        /// The topic's directory.
+        path: PathBuf,
+    },
+    /// No such topic in the log.
+    #[error("no topic `{topic}` at {path}; has its producer been started?")]
+    NoTopic {
+        /// The topic asked for.
+        topic: String,
+        /// The log's directory.
+        path: PathBuf,
+    },
+    /// No such partition.
+    #[error("topic `{topic}` has no partition {partition}")]
+    NoPartition {
+        /// Topic.
+        topic: String,
+        /// Partition asked for.
+        partition: u32,
+    },
+    /// The topic exists with another number of partitions.
+    #[error("topic `{topic}` has {have} partitions, not {want}; they are fixed when it is created")]
+    Partitions {
+        /// Topic.
+        topic: String,
+        /// Partitions it has.
+        have: u32,
+        /// Partitions asked for.
+        want: u32,
+    },
+    /// A name that cannot be a topic's.
+    #[error("`{0}` is no topic name: use letters, digits, `.`, `-` and `_`")]
+    BadName(String),
+    /// A record above the limit.
+    #[error("a record of {bytes} bytes exceeds the limit of {limit}")]
+    TooLarge {
+        /// Its size.
+        bytes: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// An offset that the partition does not hold.
+    #[error("offset {from} of `{topic}`/{partition} is outside [{}, {}]", bounds.start, bounds.end)]
+    OutOfRange {
+        /// Topic.
+        topic: String,
+        /// Partition.
+        partition: u32,
+        /// Offset asked for.
+        from: u64,
+        /// What the partition holds.
+        bounds: Bounds,
+    },
+    /// Bytes that were taken are damaged.
+    #[error("{path} is damaged at byte {at}: {what}")]
+    Damaged {
+        /// Segment file.
+        path: PathBuf,
+        /// Byte.
+        at: u64,
+        /// What is wrong.
+        what: &'static str,
+    },
+}

@@ -1,0 +1,4 @@
+//! The crate as its users see it.
+#![allow(clippy::unwrap_used)]
+
+mod transport;
