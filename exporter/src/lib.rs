@@ -1,1 +1,24 @@
-//! placeholder
+//! One node's GPUs to exposition text, as dcgm-exporter prints it.
+//!
+//! ```text
+//! Source: what the devices read now ──> Page ──Renderer (Collectors, Style)──> text ──> GET /metrics
+//! ```
+//!
+//! The text is dcgm-exporter's byte for byte wherever its text is valid: names, HELP, label order, integers as digits, floats
+//! with six decimals. Where it is not valid (quotes and line ends in labels) it is escaped.
+//!
+//! The simulator is a [`Source`]; the one that reads NVML, and the `strandline-exporter` binary around it, are not built yet.
+//!
+//! Modules in reading order: [`source`], [`collectors`], [`render`], [`number`], [`xid`], [`serve`].
+
+pub mod collectors;
+pub mod number;
+pub mod render;
+pub mod serve;
+pub mod source;
+pub mod xid;
+
+pub use collectors::{Collectors, CollectorsError};
+pub use render::{HostnameLabel, Renderer, Style};
+pub use serve::{Pages, router};
+pub use source::{Attributes, Device, Identity, Instance, Page, ReadError, Readings, Source, Value};

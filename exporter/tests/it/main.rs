@@ -1,0 +1,124 @@
+//! The text, byte for byte, and the page over HTTP.
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+
+use exporter::{
+    Attributes, Collectors, HostnameLabel, Identity, Instance, Page, Pages, ReadError, Renderer, Source, Style, Value,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+struct Node {
+    devices: Vec<(Arc<Identity>, Option<Arc<Attributes>>, Vec<(u16, Value)>)>,
+}
+
+impl Source for Node {
+    fn read(&self, page: &mut Page) -> Result<(), ReadError> {
+        page.begin(Some("node-1".into()));
+        for (identity, attributes, values) in &self.devices {
+            let readings = page.device(identity, attributes.as_ref());
+            for &(field, value) in values {
+                readings.set(field, value);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn h100(gpu: u32) -> Identity {
+    Identity {
+        gpu,
+        uuid: format!("GPU-0000000{gpu}-aaaa-4bbb-8ccc-dddddddddddd"),
+        pci_bus_id: format!("00000000:1{gpu}:00.0"),
+        model: "NVIDIA H100 80GB HBM3".into(),
+        instance: None,
+        texts: vec![(1, "580.65.06".into())],
+    }
+}
+
+fn node() -> Node {
+    let held = Arc::new(Attributes::of_pod("team-a", "train-0", "main"));
+    let instance = Identity { instance: Some(Instance { profile: "1g.10gb".into(), id: 7 }), ..h100(1) };
+    let odd = Identity { uuid: "GPU-odd".into(), model: "say \"hi\"\\\n".into(), texts: vec![], ..h100(2) };
+    Node {
+        devices: vec![
+            (
+                Arc::new(h100(0)),
+                Some(held),
+                vec![
+                    (155, Value::Float(577.123)),
+                    (156, Value::Int(2_147_483_640)),
+                    (203, Value::Int(98)),
+                    (230, Value::Int(45)),
+                    (1002, Value::Float(0.813_004)),
+                ],
+            ),
+            (Arc::new(instance), None, vec![(155, Value::Float(70.0)), (1002, Value::Float(0.0))]),
+            (Arc::new(odd), None, vec![(203, Value::Int(0)), (230, Value::Int(79)), (4711, Value::Int(1))]),
+        ],
+    }
+}
+
+fn text(style: Style) -> String {
+    let mut page = Page::new();
+    node().read(&mut page).unwrap();
+    let mut out = Vec::new();
+    Renderer::new(Arc::new(Collectors::built_in()), style).render(&page, &mut out);
+    String::from_utf8(out).unwrap()
+}
+
+#[test]
+fn the_text_is_dcgm_exporters() {
+    let held = r#"gpu="0",UUID="GPU-00000000-aaaa-4bbb-8ccc-dddddddddddd",pci_bus_id="00000000:10:00.0",device="nvidia0",modelName="NVIDIA H100 80GB HBM3",hostname="node-1",DCGM_FI_DRIVER_VERSION="580.65.06""#;
+    let pod = r#"container="main",namespace="team-a",pod="train-0""#;
+    let part = r#"gpu="1",UUID="GPU-00000001-aaaa-4bbb-8ccc-dddddddddddd",pci_bus_id="00000000:11:00.0",device="nvidia1",modelName="NVIDIA H100 80GB HBM3",GPU_I_PROFILE="1g.10gb",GPU_I_ID="7",hostname="node-1",DCGM_FI_DRIVER_VERSION="580.65.06""#;
+    let odd =
+        r#"gpu="2",UUID="GPU-odd",pci_bus_id="00000000:12:00.0",device="nvidia2",modelName="say \"hi\"\\\n",hostname="node-1""#;
+    let expected = format!(
+        "# HELP DCGM_FI_DEV_POWER_USAGE Power draw (in W).
+# TYPE DCGM_FI_DEV_POWER_USAGE gauge
+DCGM_FI_DEV_POWER_USAGE{{{held},{pod}}} 577.123000
+DCGM_FI_DEV_POWER_USAGE{{{part}}} 70.000000
+# HELP DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION Total energy consumption since boot (in mJ).
+# TYPE DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION counter
+DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{{{held},{pod}}} 2147483640
+# HELP DCGM_FI_DEV_GPU_UTIL GPU utilization (in %).
+# TYPE DCGM_FI_DEV_GPU_UTIL gauge
+DCGM_FI_DEV_GPU_UTIL{{{held},{pod}}} 98
+DCGM_FI_DEV_GPU_UTIL{{{odd}}} 0
+# HELP DCGM_FI_DEV_XID_ERRORS Value of the last XID error encountered.
+# TYPE DCGM_FI_DEV_XID_ERRORS gauge
+DCGM_FI_DEV_XID_ERRORS{{{held},container=\"main\",err_code=\"45\",err_msg=\"Preemptive cleanup, due to previous errors -- Most likely to see when running multiple cuda\",namespace=\"team-a\",pod=\"train-0\"}} 45
+DCGM_FI_DEV_XID_ERRORS{{{odd},err_code=\"79\",err_msg=\"GPU has fallen off the bus\"}} 79
+# HELP DCGM_FI_PROF_SM_ACTIVE The ratio of cycles an SM has at least 1 warp assigned.
+# TYPE DCGM_FI_PROF_SM_ACTIVE gauge
+DCGM_FI_PROF_SM_ACTIVE{{{held},{pod}}} 0.813004
+DCGM_FI_PROF_SM_ACTIVE{{{part}}} 0.000000
+"
+    );
+    assert_eq!(text(Style::default()), expected);
+}
+
+#[test]
+fn the_host_name_has_the_spelling_of_its_age() {
+    let lower = text(Style::default());
+    assert_eq!(text(Style { hostname: HostnameLabel::Classic }), lower.replace(",hostname=", ",Hostname="));
+    assert_eq!(text(Style { hostname: HostnameLabel::Absent }), lower.replace(",hostname=\"node-1\"", ""));
+}
+
+#[tokio::test]
+async fn a_scrape_gets_the_page() {
+    let pages = Arc::new(Pages::new(Arc::new(Collectors::built_in()), Style::default()));
+    let listener = web::listen("0".parse().unwrap()).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(web::serve(listener, exporter::router(Arc::new(node()), pages), std::future::pending()));
+    for _ in 0..2 {
+        let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.contains("content-type: text/plain; version=0.0.4; charset=utf-8"), "{head}");
+        assert_eq!(body, text(Style::default()));
+    }
+}
