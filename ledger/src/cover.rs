@@ -3,7 +3,7 @@
 use schemas::status::{Cause, Tier};
 
 use crate::{
-    input::{Readings, Rules},
+    input::{Readings, Rules, Sample},
     reading::{PPM, Reading, Value},
     row::{Flag, FlagSet},
 };
@@ -27,33 +27,32 @@ pub(crate) struct Cover {
     pub(crate) quiet: bool,
     /// 203 is there and at least 20.
     pub(crate) hot: bool,
+    pub(crate) energy_mj: Option<i64>,
+    pub(crate) fb_used_mib: Option<i64>,
 }
 
-/// One sample before it is known which is the next.
-pub(crate) type RawSample = (i64, Readings, FlagSet);
-
 /// The covers of one device, in order of time. `samples` come in any order and may repeat.
-pub(crate) fn covers(mut samples: Vec<RawSample>, on_instance: bool, rules: &Rules) -> Vec<Cover> {
-    if !samples.is_sorted_by_key(|(at, ..)| *at) {
-        samples.sort_by_key(|(at, ..)| *at); // the readings of one instant merge alike in any order
+pub(crate) fn covers(mut samples: Vec<&Sample>, on_instance: bool, rules: &Rules) -> Vec<Cover> {
+    if !samples.is_sorted_by_key(|sample| sample.at) {
+        samples.sort_by_key(|sample| sample.at); // the readings of one instant merge alike in any order
     }
-    samples.dedup_by(|next, first| {
-        let same = next.0 == first.0;
-        if same {
-            first.1 = first.1.merge(next.1);
-            first.2.extend(next.2);
+    let mut covers: Vec<Cover> = Vec::with_capacity(samples.len());
+    for same in samples.chunk_by(|a, b| a.at == b.at) {
+        let (mut readings, mut flags) = (same[0].readings, same[0].flags);
+        for other in &same[1..] {
+            readings = readings.merge(other.readings);
+            flags.extend(other.flags);
         }
-        same
-    });
-    let mut covers: Vec<Cover> = samples.into_iter().map(|sample| cover(sample, on_instance, rules)).collect();
+        covers.push(cover(same[0].at.ms(), readings, flags, on_instance, rules));
+    }
     for i in 1..covers.len() {
         covers[i - 1].until = covers[i - 1].until.min(covers[i].at);
     }
     covers
 }
 
-fn cover((at, readings, flags): RawSample, on_instance: bool, rules: &Rules) -> Cover {
-    let Readings { mut gpu_util, gr_active, sm_active, tensor_active, dram_active } = readings;
+fn cover(at: i64, readings: Readings, flags: FlagSet, on_instance: bool, rules: &Rules) -> Cover {
+    let Readings { mut gpu_util, gr_active, sm_active, tensor_active, dram_active, energy_mj, fb_used_mib } = readings;
     if on_instance {
         gpu_util = Reading::Absent; // an old exporter prints 0 there
     }
@@ -91,6 +90,8 @@ fn cover((at, readings, flags): RawSample, on_instance: bool, rules: &Rules) -> 
         flags,
         quiet: zero(gr_active) && zero(sm_active),
         hot: matches!(gpu_util, Reading::Valid(value) if value.at_least(20)),
+        energy_mj,
+        fb_used_mib,
     }
 }
 

@@ -6,6 +6,7 @@ use crate::{
     by_number, device,
     fraction::TooFine,
     input::{Inputs, Text},
+    meters,
     observe::Witness,
     rounding,
     row::HourRow,
@@ -85,8 +86,9 @@ impl From<TooFine> for HoursError {
 /// (hour, node, device, owner); `ms` of a device's rows sums to its capacity in the window, unobserved included.
 /// For b on a UTC hour, `hours(a..c) = hours(a..b) + hours(b..c)`.
 ///
-/// A row depends on no sample or failed scrape outside `[hour - horizon, end of the hour)`, and on nothing of
-/// another node: with those, and the holdings and devices of the node, any part gives the rows of the whole.
+/// A row depends on no sample or failed scrape outside `[hour - horizon, end of the hour)`, but for its energy, which
+/// the first reading after the hour completes (within one horizon), and on nothing of another node: with those, and
+/// the holdings and devices of the node, any part gives the rows of the whole.
 pub fn hours(inputs: &Inputs, window: Window) -> Result<Vec<HourRow>, HoursError> {
     let nodes = world::nodes(inputs)?;
     let mut rows = Vec::new();
@@ -107,6 +109,7 @@ fn node_hour(node: &NodeWorld<'_>, start: Timestamp, part: Ms, rows: &mut Vec<Ho
         let witness = Witness::of(world, &node.scrapes, node.horizon_ms, part);
         let seen =
             hour.owners.iter().map(|owner| witness.observe(owner.owner, &owner.stretches)).collect::<Result<Vec<_>, _>>()?;
+        let seen = seen.into_iter().zip(meters::of(world, hour, part, node.horizon_ms)?).collect();
         let orphan = node.split_gpus.iter().position(|gpu| gpu.listed == Some(i)).map(|gpu| orphans[gpu]);
         rounding::device_rows(start, world, hour, seen, capacities[i], orphan, rows)?;
     }

@@ -281,7 +281,7 @@ pub struct Sample {
     pub flags: FlagSet,
 }
 
-/// The fields that the tiers are made of.
+/// The fields that the ledger reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Readings {
     /// GPU_UTIL (203).
@@ -294,6 +294,10 @@ pub struct Readings {
     pub tensor_active: Reading,
     /// DRAM_ACTIVE (1005).
     pub dram_active: Reading,
+    /// TOTAL_ENERGY_CONSUMPTION (156), in mJ, where valid.
+    pub energy_mj: Option<i64>,
+    /// FB_USED (252), in MiB, where valid.
+    pub fb_used_mib: Option<i64>,
 }
 
 impl Readings {
@@ -305,6 +309,8 @@ impl Readings {
             sm_active: self.sm_active.merge(other.sm_active),
             tensor_active: self.tensor_active.merge(other.tensor_active),
             dram_active: self.dram_active.merge(other.dram_active),
+            energy_mj: self.energy_mj.max(other.energy_mj),
+            fb_used_mib: self.fb_used_mib.max(other.fb_used_mib),
         }
     }
 }

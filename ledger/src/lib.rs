@@ -16,7 +16,7 @@
 //! hour, in any order, with all holdings and devices of the node that touch the hour (or cut a holding that does).
 //!
 //! Modules in reading order: [`reading`], [`input`], [`settle`] (raw facts to holdings), [`row`], `span`, `fraction`, `clamp`, `cover`, `world`,
-//! `device`, `observe`, `by_number`, `rounding`, [`mod@hours`]; then [`case`], which runs the vectors' text form.
+//! `device`, `observe`, [`counter`], `meters`, `by_number`, `rounding`, [`mod@hours`]; then [`case`], which runs the vectors' text form.
 
 pub mod case;
 pub mod hours;
@@ -27,9 +27,11 @@ pub mod settle;
 
 mod by_number;
 mod clamp;
+pub mod counter;
 mod cover;
 mod device;
 mod fraction;
+mod meters;
 mod observe;
 mod rounding;
 mod span;

@@ -12,6 +12,7 @@ use crate::{
     device::{DeviceHour, OwnerTime},
     fraction::{Frac, TooFine, share_out},
     input::{Pod, Text},
+    meters::Meters,
     observe::{Observed, TierSum},
     row::{Flag, HourRow, OwnerHour, Place, TierTime, Tiers, What},
     span::{self, Ms},
@@ -53,12 +54,12 @@ pub(crate) fn capacities(
     Ok((capacities, orphans))
 }
 
-/// Levels 2 and 3: one device's rows. `seen` belongs to `hour.owners`.
+/// Levels 2 and 3: one device's rows. `seen` belongs to `hour.owners`, as it was observed and metered.
 pub(crate) fn device_rows(
     at: Timestamp,
     world: &DeviceWorld<'_>,
     hour: &DeviceHour<'_>,
-    seen: Vec<Observed>,
+    seen: Vec<(Observed, Meters)>,
     capacity: i64,
     orphan: Option<Orphan>,
     rows: &mut Vec<HourRow>,
@@ -102,7 +103,12 @@ fn add_reason<'a>(reasons: &mut Vec<(&'a str, Frac)>, reason: &'a str, part: Fra
     Ok(())
 }
 
-fn owner_hour(world: &DeviceWorld<'_>, owner: &OwnerTime, seen: Observed, ms: i64) -> Result<OwnerHour, TooFine> {
+fn owner_hour(
+    world: &DeviceWorld<'_>,
+    owner: &OwnerTime,
+    (seen, meters): (Observed, Meters),
+    ms: i64,
+) -> Result<OwnerHour, TooFine> {
     let held = world.of_ids(owner.held);
     let memo = |id_ms: i64| memo(ms, world.of_ids(id_ms), held);
     let mut tiers = Tiers::default();
@@ -118,11 +124,15 @@ fn owner_hour(world: &DeviceWorld<'_>, owner: &OwnerTime, seen: Observed, ms: i6
         terminating_ms: memo(owner.terminating)?,
         on_unready_ms: memo(owner.on_unready)?,
         held_profile_ms: if profile { held_profile.nearest()? } else { 0 },
+        energy_mj: meters.energy_mj,
+        fb_used_mib_ms: meters.fb_used_mib_ms,
+        fb_unobserved_ms: meters.fb_unobserved_ms,
         overcommitted_ms: 0,
         source: owner.source,
         flags: {
             let mut flags = owner.flags;
             flags.extend(seen.flags);
+            flags.extend(meters.flags);
             flags
         },
     })
@@ -190,6 +200,9 @@ pub(crate) fn number_rows(
             terminating_ms: memo(ms, number.terminating, number.held)?,
             on_unready_ms: memo(ms, number.on_unready, number.held)?,
             held_profile_ms: 0,
+            energy_mj: None,
+            fb_used_mib_ms: None,
+            fb_unobserved_ms: None,
             overcommitted_ms: number.over.nearest()?,
             source: number.source,
             flags: number.flags.with(Flag::Overcommitted, !number.over.is_zero()),

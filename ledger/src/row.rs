@@ -98,6 +98,12 @@ pub struct OwnerHour {
     pub on_unready_ms: i64,
     /// Instance time held, the weight not applied: the second meter of A8.
     pub held_profile_ms: i64,
+    /// Energy of the time, where it was read.
+    pub energy_mj: Option<i64>,
+    /// Memory in use times time, where it was read.
+    pub fb_used_mib_ms: Option<i64>,
+    /// Time without a reading of it, where there is any.
+    pub fb_unobserved_ms: Option<i64>,
     /// Bound by number, with nothing on the node left to hold: beside the sum (A16).
     pub overcommitted_ms: i64,
     /// Whose word the allocation is; of several holdings the first in order of the words.
@@ -187,6 +193,8 @@ flags! {
     EndInferred = "end_inferred",
     /// The owner comes from the page's own pod labels.
     FromLabels = "from_labels",
+    /// The energy counter fell to a value that it could not have reached: nothing was added.
+    Implausible = "implausible",
     /// An instance's ratio above 1 was cut to 1.
     MigOverrange = "mig_overrange",
     /// The kubelet names a pod that the API server's holdings do not have.
@@ -201,6 +209,8 @@ flags! {
     ProfilingStuck = "profiling_stuck",
     /// More distinct replica ids were held than are configured.
     ReplicasInferred = "replicas_inferred",
+    /// The energy counter started again: its increase is a lower bound.
+    Reset = "reset",
     /// The device is shared.
     Shared = "shared",
     /// Sample times were moved by the node's measured skew.

@@ -8,10 +8,10 @@ use std::{
 
 use crate::{
     clamp,
-    cover::{self, Cover, RawSample},
+    cover::{self, Cover},
     fraction::Frac,
     hours::HoursError,
-    input::{Device, Held, Holding, Ids, Inputs, Pod, Telemetry, Text},
+    input::{Device, Held, Holding, Ids, Inputs, Pod, Sample, Telemetry, Text},
     row::Place,
     span::{self, Ms},
 };
@@ -237,8 +237,8 @@ fn samples_by_device<'a>(
     inputs: &'a Inputs,
     devices: &[&'a Device],
     index: &HashMap<&str, usize>,
-) -> (Vec<Vec<RawSample>>, ByNode<'a, Scrapes>) {
-    let mut of_device: Vec<Vec<RawSample>> = vec![Vec::new(); devices.len()];
+) -> (Vec<Vec<&'a Sample>>, ByNode<'a, Scrapes>) {
+    let mut of_device: Vec<Vec<&'a Sample>> = vec![Vec::new(); devices.len()];
     let mut scrapes: ByNode<'a, Scrapes> = BTreeMap::new();
     let mut last: Option<(&Text, Option<usize>)> = None;
     for sample in &inputs.samples {
@@ -248,13 +248,13 @@ fn samples_by_device<'a>(
         };
         last = Some((&sample.device, at));
         if let Some(at) = at.filter(|at| devices[*at].telemetry == Telemetry::Present) {
-            of_device[at].push((sample.at.ms(), sample.readings, sample.flags));
+            of_device[at].push(sample);
         }
     }
     for (device, samples) in devices.iter().zip(&of_device) {
         if !samples.is_empty() {
             let node = scrapes.entry(&device.node).or_default();
-            node.answers.extend(samples.iter().map(|(at, ..)| *at));
+            node.answers.extend(samples.iter().map(|sample| sample.at.ms()));
         }
     }
     for failed in &inputs.failed_scrapes {

@@ -162,6 +162,8 @@ fn record(json: Json<'_, '_>, instances: &HashSet<Text>, inputs: &mut Inputs) ->
         sm_active: reading("1002", ratio)?,
         tensor_active: reading("1004", ratio)?,
         dram_active: reading("1005", ratio)?,
+        energy_mj: None,
+        fb_used_mib: None,
     };
     inputs.samples.push(Sample { device, at, readings, flags: FlagSet::EMPTY });
     Ok(())

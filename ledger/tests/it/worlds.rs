@@ -179,6 +179,8 @@ fn sample(devices: Vec<Device>) -> impl Strategy<Value = Sample> {
                     sm_active: read(sm, unit),
                     tensor_active: read(tensor, unit),
                     dram_active: read(dram, unit),
+                    energy_mj: None,
+                    fb_used_mib: None,
                 },
                 flags: FlagSet::EMPTY,
             }
