@@ -208,7 +208,8 @@ fn shown(found: &Holders) -> Value {
 
 /// Whether `got` (of [`from_json`]) is what the case expects; order is free, shares are compared to a billionth.
 pub fn agrees(got: &Value, case: &Value) -> bool {
-    let entries = |list: &Value| -> Vec<(String, bool, Vec<(String, i64, u64)>)> {
+    type Hold = (String, i64, u64);
+    let entries = |list: &Value| -> Vec<(String, bool, Vec<Hold>)> {
         let mut all: Vec<_> = list
             .as_array()
             .into_iter()
