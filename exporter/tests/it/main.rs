@@ -8,8 +8,10 @@ use exporter::{
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+type Read = (Arc<Identity>, Option<Arc<Attributes>>, Vec<(u16, Value)>);
+
 struct Node {
-    devices: Vec<(Arc<Identity>, Option<Arc<Attributes>>, Vec<(u16, Value)>)>,
+    devices: Vec<Read>,
 }
 
 impl Source for Node {
