@@ -3,6 +3,8 @@
 //! Every operation is checked: a world whose weights, shares and splits have no common denominator in 127 bits is
 //! refused, not rounded.
 
+use crate::input::Ratio;
+
 /// A denominator that does not fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TooFine;
@@ -64,6 +66,12 @@ impl Frac {
     pub(crate) fn nearest(self) -> Result<i64, TooFine> {
         let twice = self.num.checked_mul(2).and_then(|n| n.checked_add(self.den)).ok_or(TooFine)?;
         i64::try_from(twice.div_euclid(self.den.checked_mul(2).ok_or(TooFine)?)).map_err(|_| TooFine)
+    }
+}
+
+impl From<Ratio> for Frac {
+    fn from(ratio: Ratio) -> Self {
+        Self { num: ratio.num().into(), den: ratio.den().into() }
     }
 }
 

@@ -16,8 +16,11 @@
 //! hour, in any order, with all holdings and devices of the node that touch the hour (or cut a holding that does).
 //!
 //! Modules in reading order: [`reading`], [`input`], [`settle`] (raw facts to holdings), [`row`], `span`, `fraction`, `clamp`, `cover`, `world`,
-//! `device`, `observe`, [`counter`], `meters`, `by_number`, `rounding`, [`mod@hours`]; then [`case`], which runs the vectors' text form.
+//! `device`, `observe`, [`counter`], `meters`, `by_number`, `rounding`, [`mod@hours`]; [`capacity`] (the same capacity from the
+//! inventory alone); then [`batch`], the lake's tables in and out, and [`case`], the vectors' text form.
 
+pub mod batch;
+pub mod capacity;
 pub mod case;
 pub mod hours;
 pub mod input;

@@ -115,6 +115,15 @@ impl Reading {
         }
     }
 
+    /// The same reading, where the page itself had several values of it.
+    #[must_use]
+    pub fn in_conflict(self) -> Self {
+        match self {
+            Self::Valid(value) => Self::Valid(Value { conflict: true, ..value }),
+            Self::Absent | Self::Sentinel | Self::OutOfRange => self,
+        }
+    }
+
     fn of_decimal(number: Decimal, unit: Unit) -> Result<Self, BadNumber> {
         Ok(Self::classify(number, unit, |number| number.to_ppm(unit)))
     }

@@ -17,8 +17,10 @@ pub struct Sighting {
     pub node: Text,
     /// The pod's namespace.
     pub namespace: Text,
-    /// The pod's name; its UID is not told.
+    /// The pod's name.
     pub pod: Text,
+    /// Its UID, where the page says it; the kubelet does not.
+    pub pod_uid: Option<Text>,
     /// The container, where told.
     pub container: Option<Text>,
     /// The device.
@@ -58,12 +60,12 @@ pub fn settle(cluster: &str, api: Option<&[Holding]>, sightings: &[Sighting]) ->
     }
     let sightings: BTreeSet<&Sighting> = sightings.iter().filter(|s| s.first_seen < s.end()).collect();
     let mut of_holding: BTreeMap<&Holding, Vec<&Sighting>> = BTreeMap::new();
-    let mut orphans: BTreeMap<(&str, &str, &str), Vec<&Sighting>> = BTreeMap::new();
+    let mut orphans: BTreeMap<_, Vec<&Sighting>> = BTreeMap::new();
     for sighting in sightings {
         let name = (&*sighting.node, &*sighting.namespace, &*sighting.pod);
         let holders = by_name.get(&name).map_or(Vec::new(), |holdings| holders_of(sighting, holdings));
         if holders.is_empty() {
-            orphans.entry(name).or_default().push(sighting);
+            orphans.entry((name, &sighting.pod_uid)).or_default().push(sighting);
         }
         for holding in holders {
             of_holding.entry(holding).or_default().push(sighting);
@@ -81,6 +83,8 @@ pub fn settle(cluster: &str, api: Option<&[Holding]>, sightings: &[Sighting]) ->
 
 /// The holdings that a sighting speaks for.
 fn holders_of<'a>(sighting: &Sighting, holdings: &[&'a Holding]) -> Vec<&'a Holding> {
+    let meant = |h: &&Holding| sighting.pod_uid.as_ref().is_none_or(|uid| h.pod.uid == *uid);
+    let holdings: Vec<&Holding> = holdings.iter().copied().filter(meant).collect();
     let live = |h: &&&Holding| h.bound < sighting.end() && h.end.is_none_or(|end| sighting.first_seen < end);
     let live: Vec<&Holding> = holdings.iter().filter(live).copied().collect();
     if !live.is_empty() {
@@ -143,7 +147,8 @@ fn own_holdings(cluster: &str, mut seen: Vec<&Sighting>, flags: FlagSet) -> Vec<
     }
     let owner = |(bound, _, run): &(Timestamp, Timestamp, Vec<&Sighting>)| {
         let Sighting { node, namespace, pod: name, .. } = run[0];
-        let uid = format!("podres:{cluster}/{namespace}/{name}@{bound}").into();
+        let told = run[0].pod_uid.clone();
+        let uid = told.unwrap_or_else(|| format!("podres:{cluster}/{namespace}/{name}@{bound}").into());
         let pod = Pod { uid, namespace: namespace.clone(), name: name.clone(), team: None, workload: None, queue: None };
         let mut of_device: BTreeMap<&Text, Vec<&Sighting>> = BTreeMap::new();
         run.iter().for_each(|s| of_device.entry(&s.device).or_default().push(s));
@@ -198,6 +203,7 @@ mod tests {
             node: "dune-1".into(),
             namespace: "surf".into(),
             pod: "shell".into(),
+            pod_uid: None,
             container: None,
             device: device.into(),
             ids: Ids::ONE,

@@ -179,7 +179,7 @@ fn check_weights(devices: &[&Device]) -> Result<(), HoursError> {
     let mut edges: BTreeMap<&str, Vec<(i64, bool, Frac)>> = BTreeMap::new();
     for device in devices {
         let gpu = device.parent.as_ref().unwrap_or(&device.id);
-        let weight = Frac::new(device.weight.num().into(), device.weight.den().into());
+        let weight = Frac::from(device.weight);
         if device.weight.num() > device.weight.den() {
             return Err(HoursError::WeightsExceedParent { gpu: gpu.clone() });
         }

@@ -1,6 +1,7 @@
 //! The ledger through its public face.
 #![allow(clippy::unwrap_used)]
 
+mod lake;
 mod meters;
 mod naive;
 mod properties;

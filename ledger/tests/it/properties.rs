@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use ledger::{
-    HourRow, hours,
+    HourRow,
+    capacity::capacities,
+    hours,
     input::{Inputs, Span},
     row::What,
 };
@@ -100,6 +102,16 @@ fn both_identities_hold(World(inputs): &World, rows: &[HourRow]) {
         }
     }
     assert_eq!(total, capacity, "the fleet");
+
+    let mut by_device: BTreeMap<_, i64> = BTreeMap::new();
+    for row in rows {
+        if let Some(device) = &row.place.device {
+            *by_device.entry((row.hour_start, row.place.node.clone(), device.clone())).or_default() += row.ms;
+        }
+    }
+    let inventory = capacities(&inputs.devices, whole()).unwrap();
+    let inventory: BTreeMap<_, i64> = inventory.into_iter().map(|d| ((d.hour_start, d.node, d.device), d.capacity_ms)).collect();
+    assert_eq!(by_device, inventory, "rows against the inventory alone");
 }
 
 /// What samples, holdings and failed scrapes say, in another order and with repeats.

@@ -1,0 +1,423 @@
+//! The vectors once more, by way of the lake's tables; and what inputs the tables alone make.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use arrow::{
+    array::{
+        Array, ArrayRef, BooleanArray, Float32Array, Float64Array, Int64Array, RecordBatch, StringArray,
+        TimestampMicrosecondArray,
+    },
+    compute::concat_batches,
+    datatypes::{DataType, SchemaRef},
+};
+use ledger::{
+    HourRow,
+    batch::{Facts, NodeInputs, Source, device_rows, hour_rows},
+    capacity::capacities,
+    case, hours,
+    row::What,
+};
+use schemas::{
+    Timestamp, catalogue,
+    status::{HoldingSource, RowKind},
+    tables,
+};
+use serde_json::Value;
+
+use crate::worlds::{at, window};
+
+const CASES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/vectors/accounting.jsonl");
+
+/// A cell of a row in the making.
+#[derive(Clone, Debug)]
+enum Cell {
+    Text(String),
+    Int(i64),
+    Float(f32),
+    Time(Timestamp),
+}
+
+impl From<&str> for Cell {
+    fn from(text: &str) -> Self {
+        Self::Text(text.into())
+    }
+}
+
+impl From<i64> for Cell {
+    fn from(n: i64) -> Self {
+        Self::Int(n)
+    }
+}
+
+impl From<Timestamp> for Cell {
+    fn from(at: Timestamp) -> Self {
+        Self::Time(at)
+    }
+}
+
+/// A row by column; what is not there is null, or empty where it may not be null.
+#[derive(Clone, Debug, Default)]
+struct Row(BTreeMap<String, Cell>);
+
+impl Row {
+    fn set(mut self, column: &str, cell: impl Into<Cell>) -> Self {
+        self.0.insert(column.into(), cell.into());
+        self
+    }
+
+    fn maybe(self, column: &str, cell: Option<impl Into<Cell>>) -> Self {
+        match cell {
+            Some(cell) => self.set(column, cell),
+            None => self,
+        }
+    }
+}
+
+fn batch(table: &'static str, rows: &[Row]) -> RecordBatch {
+    let schema: SchemaRef = tables::get(table).schema();
+    for row in rows {
+        assert!(row.0.keys().all(|column| schema.field_with_name(column).is_ok()), "{table} has not all of {row:?}");
+    }
+    let column = |field: &arrow::datatypes::FieldRef| -> ArrayRef {
+        let cells = rows.iter().map(|row| row.0.get(field.name()));
+        let filled = !field.is_nullable();
+        match field.data_type() {
+            DataType::Utf8 => Arc::new(StringArray::from_iter(cells.map(|cell| match cell {
+                Some(Cell::Text(text)) => Some(text.clone()),
+                None => filled.then(String::new),
+                other => panic!("{}: {other:?}", field.name()),
+            }))),
+            DataType::Int64 => Arc::new(Int64Array::from_iter(cells.map(|cell| match cell {
+                Some(Cell::Int(n)) => Some(*n),
+                None => filled.then_some(0),
+                other => panic!("{}: {other:?}", field.name()),
+            }))),
+            DataType::Float32 => Arc::new(Float32Array::from_iter(cells.map(|cell| match cell {
+                Some(Cell::Float(n)) => Some(*n),
+                None => None,
+                other => panic!("{}: {other:?}", field.name()),
+            }))),
+            DataType::Timestamp(..) => {
+                let times = TimestampMicrosecondArray::from_iter(cells.map(|cell| match cell {
+                    Some(Cell::Time(at)) => Some(at.micros()),
+                    None => filled.then_some(0),
+                    other => panic!("{}: {other:?}", field.name()),
+                }));
+                Arc::new(times.with_timezone("UTC"))
+            }
+            DataType::Boolean => Arc::new(BooleanArray::from(vec![None; rows.len()])),
+            DataType::Float64 => Arc::new(Float64Array::from(vec![None; rows.len()])),
+            other => panic!("{other}"),
+        }
+    };
+    RecordBatch::try_new(schema.clone(), schema.fields().iter().map(column).collect()).unwrap()
+}
+
+fn time(value: &Value) -> Option<Timestamp> {
+    value.as_str().map(|text| text.parse().unwrap())
+}
+
+/// One case as rows of the lake; none where a number of it does not fit the lake's types.
+fn tables_of(case: &Value, horizon_ms: i64) -> Option<[(Source, RecordBatch); 4]> {
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let of_cluster = || Row::default().set("cluster", "bay");
+    let node_of: BTreeMap<String, &Value> = case["devices"].as_array().unwrap().iter().map(|d| (text(&d["device"]), d)).collect();
+    let (mut samples, mut scrapes, mut allocations, mut nodes) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (begin, end) = (at(0), at(4_000_000_000_000));
+
+    for device in case["devices"].as_array().unwrap() {
+        let node = text(&device["node"]);
+        let row = of_cluster().set("node", &*node).set("device", device["device"].as_str().unwrap()).set("to_at", end);
+        let from = time(&device["present_from"]).unwrap_or(begin);
+        let present = row
+            .clone()
+            .set("kind", "device")
+            .maybe("parent", device["parent"].as_str())
+            .maybe("profile", device["mig_profile"].as_str())
+            .maybe("product", device["product"].as_str())
+            .maybe("telemetry", device["telemetry"].as_str())
+            .maybe("weight_num", device["weight"]["num"].as_i64())
+            .maybe("weight_den", device["weight"]["den"].as_i64())
+            .maybe("replicas", device["replicas"].as_i64())
+            .set("interval_from", from)
+            .maybe("interval_to", time(&device["present_to"]));
+        nodes.push(present);
+        for down in device["unavailable"].as_array().into_iter().flatten() {
+            let row = row.clone().set("kind", "unavailable").set("reason", down["reason"].as_str().unwrap());
+            nodes.push(row.set("interval_from", time(&down["from"]).unwrap()).maybe("interval_to", time(&down["to"])));
+        }
+        // The horizon is scrape + collect interval here, as long as it takes.
+        let round = of_cluster().set("node", &*node).set("at", begin).set("source", "s").set("status", "ok");
+        scrapes.push(round.set("interval_ms", 1).set("collect_interval_ms", horizon_ms - 1));
+    }
+    for (i, holding) in case["allocations"].as_array().unwrap().iter().enumerate() {
+        let terminating = [
+            time(&holding["terminating_from"]),
+            time(&holding["deletion_timestamp"]).map(|at| at.plus_ms(-holding["grace_ms"].as_i64().unwrap())),
+        ];
+        let ends = ["ended", "terminal", "removed"].map(|key| time(&holding[key]));
+        let ids = holding["replica_ids"].as_array().map(|ids| ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(","));
+        let row = of_cluster()
+            .set("node", holding["node"].as_str().unwrap())
+            .set("source", "import")
+            .set("holding_id", &*format!("{i}"))
+            .set("pod_uid", holding["pod_uid"].as_str().unwrap())
+            .set("namespace", holding["namespace"].as_str().unwrap())
+            .set("pod", holding["pod"].as_str().unwrap())
+            .maybe("team", holding["team"].as_str())
+            .maybe("device", holding["device"].as_str())
+            .maybe("count", holding["count"].as_i64())
+            .maybe("weight_num", holding["weight"]["num"].as_i64())
+            .maybe("weight_den", holding["weight"]["den"].as_i64())
+            .maybe("ids", holding["ids"].as_i64())
+            .maybe("replica_ids", ids.as_deref())
+            .maybe("bound_at", time(&holding["bound"]))
+            .maybe("known_from", time(&holding["known_from"]))
+            .maybe("started_at", time(&holding["started"]))
+            .maybe("terminating_from", terminating.into_iter().flatten().min())
+            .maybe("interval_to", ends.into_iter().flatten().min());
+        allocations.push(row);
+    }
+    for (i, sample) in case["samples"].as_array().unwrap().iter().enumerate() {
+        let (source, when) = (format!("source-{i}"), time(&sample["at"]).unwrap());
+        if !sample["scrape_failed"].is_null() {
+            let row = of_cluster().set("node", sample["node"].as_str().unwrap()).set("at", when);
+            scrapes.push(row.set("source", &*source).set("status", "timeout").set("interval_ms", 1));
+            continue;
+        }
+        let device = node_of[sample["device"].as_str().unwrap()];
+        let mut row = of_cluster()
+            .set("node", device["node"].as_str().unwrap())
+            .set("device", sample["device"].as_str().unwrap())
+            .set("at", when)
+            .set("source", &*source)
+            .maybe("parent", device["parent"].as_str());
+        let mut faults = Vec::new();
+        for (id, value) in sample["values"].as_object().unwrap() {
+            let printed = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            let field = catalogue::by_id(id.parse().unwrap()).unwrap();
+            let number = match &*printed {
+                "+Inf" => f64::INFINITY,
+                "-Inf" => f64::NEG_INFINITY,
+                text => text.parse().unwrap(),
+            };
+            let fits = number.fract() == 0.0 || (*id != "203" && printed.split('.').nth(1).is_some_and(|part| part.len() <= 6));
+            match field.read(&printed, number, device["parent"].is_string()) {
+                catalogue::Reading::Int(n) if fits => row = row.set(field.column.as_deref().unwrap(), n),
+                catalogue::Reading::Ratio(n) | catalogue::Reading::Clipped(n, _) if fits => {
+                    row.0.insert(field.column.clone().unwrap(), Cell::Float(n as f32));
+                }
+                catalogue::Reading::Invalid(fault) if fits || !number.is_finite() || printed.contains('e') => {
+                    faults.push(format!("{id}:{fault}"))
+                }
+                _ => return None,
+            }
+        }
+        samples.push(if faults.is_empty() { row } else { row.set("faults", &*faults.join(",")) });
+    }
+    Some([
+        (Source::GpuSamples, batch("gpu_samples", &samples)),
+        (Source::Scrapes, batch("scrapes", &scrapes)),
+        (Source::Allocations, batch("allocations", &allocations)),
+        (Source::Nodes, batch("nodes", &nodes)),
+    ])
+}
+
+#[test]
+fn every_case_comes_out_alike_by_way_of_the_lake() {
+    let cases = std::fs::read_to_string(CASES).unwrap();
+    let (mut compared, mut failed) = (0, Vec::new());
+    for line in cases.lines() {
+        let value: Value = serde_json::from_str(line).unwrap();
+        let Ok(case) = case::read(line) else { continue };
+        let Ok(mut expected) = hours(&case.inputs, case.window) else { continue };
+        let Some(tables) = tables_of(&value, case.inputs.rules.horizon_ms) else { continue };
+        for row in &mut expected {
+            if let What::Owner(owner) = &mut row.what {
+                owner.source = HoldingSource::Import;
+            }
+        }
+        let mut facts = Facts::default();
+        for (source, rows) in &tables {
+            facts.add(*source, rows).unwrap();
+            facts.add(*source, &rows.slice(0, rows.num_rows() / 2)).unwrap(); // repeats mean nothing
+        }
+        let nodes = facts.into_nodes();
+        let mut got: Vec<HourRow> = Vec::new();
+        for NodeInputs { mut inputs, unweighed, .. } in nodes {
+            assert!(unweighed.is_empty());
+            inputs.rules.tensor_ceiling = case.inputs.rules.tensor_ceiling;
+            got.extend(hours(&inputs, case.window).unwrap());
+        }
+        got.sort_by_key(|row| row.hour_start); // nodes come in order
+        compared += 1;
+        if got != expected {
+            failed.push(value["name"].clone());
+        }
+    }
+    assert!(failed.is_empty(), "{} of {compared} differ: {failed:?}", failed.len());
+    assert!(compared >= 150, "only {compared} cases fit the lake's types");
+}
+
+#[test]
+fn hour_rows_fill_every_column_and_sum_to_the_capacity() {
+    let cases = std::fs::read_to_string(CASES).unwrap();
+    let mut made = Vec::new();
+    for line in cases.lines() {
+        let Ok(case) = case::read(line) else { continue };
+        let Ok(rows) = hours(&case.inputs, case.window) else { continue };
+        let batch = hour_rows("bay", &rows).unwrap();
+        let capacity = device_rows("bay", &capacities(&case.inputs.devices, case.window).unwrap()).unwrap();
+        let sum = |batch: &RecordBatch, column: &str| {
+            let array = batch.column_by_name(column).unwrap().clone();
+            array.as_any().downcast_ref::<Int64Array>().unwrap().iter().flatten().sum::<i64>()
+        };
+        assert_eq!(sum(&batch, "ms"), sum(&capacity, "capacity_ms"), "{line}");
+        let owners = rows.iter().filter(|row| row.kind() == RowKind::Owner);
+        assert_eq!(
+            sum(&batch, "sm_utilized_ms"),
+            owners.map(|r| r.owner().unwrap().tiers[schemas::status::Tier::Sm].utilized_ms).sum::<i64>()
+        );
+        made.push(batch);
+    }
+    let all = concat_batches(&tables::get("gpu_hours").schema(), &made).unwrap();
+    let always_null =
+        ["region", "provider", "purchase_option", "workload", "queue", "energy_mj", "fb_used_mib_ms", "fb_unobserved_ms"];
+    for (field, column) in all.schema().fields().iter().zip(all.columns()) {
+        assert_eq!(
+            column.null_count() == all.num_rows(),
+            always_null.contains(&&**field.name()),
+            "{} is always null",
+            field.name()
+        );
+    }
+}
+
+fn add(facts: &mut Facts, source: Source, table: &'static str, rows: &[Row]) {
+    facts.add(source, &batch(table, rows)).unwrap();
+}
+
+fn on(node: &str) -> Row {
+    Row::default().set("cluster", "bay").set("node", node)
+}
+
+/// A node's account in the first hour, as lines.
+fn lines(facts: Facts) -> Vec<String> {
+    let mut lines = Vec::new();
+    for node in facts.into_nodes() {
+        lines.extend(node.unweighed.iter().map(|device| format!("unweighed {device}")));
+        for row in hours(&node.inputs, window(0, 3_600_000)).unwrap() {
+            let device = row.place.device.as_deref().unwrap_or("-");
+            lines.push(match &row.what {
+                What::Owner(o) => format!("{device} {} {} {}", o.pod.uid, row.ms, o.flags).trim().to_owned(),
+                What::Free(reason) | What::Unavailable(reason) => format!("{device} {reason} {}", row.ms),
+            });
+        }
+    }
+    lines
+}
+
+fn node_row(node: &str) -> Row {
+    on(node).set("kind", "node").set("interval_from", at(0)).set("to_at", at(3_600_000)).set("source", "api")
+}
+
+#[test]
+fn a_node_that_counts_its_gpus_has_as_many_as_it_counts() {
+    let mut facts = Facts::default();
+    add(
+        &mut facts,
+        Source::Nodes,
+        "nodes",
+        &[node_row("n1").set("capacity_gpus", 4).set("replicas", 2).set("interval_from", at(600_000))],
+    );
+    let sample = on("n1").set("device", "A").set("at", at(900_000)).set("source", "s");
+    add(&mut facts, Source::GpuSamples, "gpu_samples", &[sample]);
+    assert_eq!(lines(facts), ["A unheld 3000000", "unnamed:n1:1 unheld 3000000"]);
+}
+
+#[test]
+fn the_state_observed_last_stands_and_a_node_s_trouble_is_its_devices() {
+    let down = node_row("n1").set("kind", "unavailable").set("reason", "not_ready").set("interval_from", at(-1000));
+    let listed = node_row("n1").set("kind", "device").set("device", "A");
+    let mut facts = Facts::default();
+    let over = down.clone().set("interval_to", at(600_000)).set("observed_at", at(700_000));
+    add(&mut facts, Source::Nodes, "nodes", &[over, down.set("observed_at", at(100_000)), listed]);
+    assert_eq!(lines(facts), ["A unheld 3000000", "A not_ready 600000"]);
+}
+
+#[test]
+fn the_kubelet_names_the_device_of_an_api_holding() {
+    let book = on("n1")
+        .set("source", "api")
+        .set("holding_id", "u1")
+        .set("pod_uid", "u1")
+        .set("namespace", "surf")
+        .set("pod", "a")
+        .set("count", 1);
+    let book = book.set("interval_from", at(600_000)).set("bound_at", at(600_000));
+    let seen = on("n1")
+        .set("source", "podres")
+        .set("holding_id", "surf/a/A")
+        .set("namespace", "surf")
+        .set("pod", "a")
+        .set("device", "A");
+    let seen = seen.set("interval_from", at(660_000)).set("ids", 1);
+    let mut facts = Facts::default();
+    add(&mut facts, Source::Allocations, "allocations", &[seen.clone(), book]);
+    assert_eq!(lines(facts), ["A u1 2940000", "A unheld 660000", "- u1 60000", "- held_unknown -60000"]);
+
+    let mut facts = Facts::default();
+    add(&mut facts, Source::Allocations, "allocations", std::slice::from_ref(&seen));
+    assert_eq!(lines(facts)[0], "A podres:bay/surf/a@1970-01-01T00:11:00.000Z 2940000");
+
+    let mut facts = Facts::default();
+    facts.api_is_watched("bay");
+    add(&mut facts, Source::Allocations, "allocations", &[seen]);
+    assert_eq!(lines(facts)[0], "A podres:bay/surf/a@1970-01-01T00:11:00.000Z 2940000 no_api_holding");
+}
+
+#[test]
+fn instances_are_weighed_by_their_profile_and_a_new_layout_takes_over() {
+    let sample = |device: &str, profile: &str, ms: i64| {
+        on("n1").set("device", device).set("parent", "M").set("profile", profile).set("at", at(ms)).set("source", "s")
+    };
+    let round = on("n1").set("at", at(0)).set("source", "s").set("status", "ok").set("interval_ms", 40_000);
+    let mut facts = Facts::default();
+    add(&mut facts, Source::Scrapes, "scrapes", &[round]);
+    let first = [sample("M/1", "7g.80gb", 0), sample("M/1", "7g.80gb", 1_000_000)];
+    add(
+        &mut facts,
+        Source::GpuSamples,
+        "gpu_samples",
+        &[&first[..], &[sample("M/2", "3g.40gb", 1_200_000), sample("M/2", "3g.40gb", 3_590_000)]].concat(),
+    );
+    // M/1 to one horizon (100 s) past its last sample; then M/2 with four sevenths left over.
+    assert_eq!(lines(facts), ["M mig_orphan 1371429", "M/1 unheld 1100000", "M/2 unheld 1028571"]);
+
+    let mut facts = Facts::default();
+    let seen =
+        on("n1").set("source", "podres").set("holding_id", "x").set("namespace", "surf").set("pod", "a").set("device", "M/3");
+    add(&mut facts, Source::Allocations, "allocations", &[seen.set("interval_from", at(0))]);
+    assert_eq!(lines(facts), ["unweighed M/3"]);
+}
+
+#[test]
+fn a_clock_that_is_off_is_put_right_and_said() {
+    let node = node_row("n1").set("kind", "device").set("device", "A");
+    let book = on("n1")
+        .set("source", "import")
+        .set("holding_id", "u1")
+        .set("pod_uid", "u1")
+        .set("device", "A")
+        .set("interval_from", at(0));
+    let sample = on("n1").set("device", "A").set("at", at(90_000)).set("source", "s");
+    let round = on("n1").set("at", at(90_000)).set("source", "s").set("status", "ok").set("interval_ms", 40_000);
+    for (skew, expected) in [(90_000, "A u1 3600000 skew_corrected"), (500, "A u1 3600000")] {
+        let mut facts = Facts::default();
+        add(&mut facts, Source::Nodes, "nodes", std::slice::from_ref(&node));
+        add(&mut facts, Source::Allocations, "allocations", std::slice::from_ref(&book));
+        add(&mut facts, Source::GpuSamples, "gpu_samples", std::slice::from_ref(&sample));
+        add(&mut facts, Source::Scrapes, "scrapes", &[round.clone().set("skew_ms", skew)]);
+        assert_eq!(lines(facts), [expected]);
+    }
+}
