@@ -154,7 +154,7 @@ fn claims<'a>(node: &NodeWorld<'a>, units: i128, window: Ms) -> Result<Vec<Claim
             sorted.push(((from, &pod.uid, Some(&world.device.id)), claim));
         }
     }
-    sorted.sort_by(|(a, _), (b, _)| a.cmp(b));
+    sorted.sort_by_key(|(order, _)| *order);
     Ok(sorted.into_iter().map(|(_, claim)| claim).collect())
 }
 

@@ -40,16 +40,8 @@ pub struct Rules {
 impl Default for Rules {
     /// The horizon of a 15 s scrape interval, tensor ceiling 1, DRAM ceiling 0.8.
     fn default() -> Self {
-        Self { horizon_ms: 37_500, tensor_ceiling: Ratio::ONE, dram_ceiling: Ratio { num: four(), den: five() } }
+        Self { horizon_ms: 37_500, tensor_ceiling: Ratio::ONE, dram_ceiling: Ratio::FOUR_FIFTHS }
     }
-}
-
-const fn four() -> NonZeroU32 {
-    NonZeroU32::new(4).expect("4 is not 0")
-}
-
-const fn five() -> NonZeroU32 {
-    NonZeroU32::new(5).expect("5 is not 0")
 }
 
 /// A fraction above 0.
@@ -63,9 +55,17 @@ impl Ratio {
     /// The whole.
     pub const ONE: Self = Self { num: NonZeroU32::MIN, den: NonZeroU32::MIN };
 
+    const FOUR_FIFTHS: Self = match Self::new(4, 5) {
+        Some(ratio) => ratio,
+        None => Self::ONE, // 4 and 5 are above 0
+    };
+
     /// `num / den`, where both are above 0.
-    pub fn new(num: u32, den: u32) -> Option<Self> {
-        Some(Self { num: NonZeroU32::new(num)?, den: NonZeroU32::new(den)? })
+    pub const fn new(num: u32, den: u32) -> Option<Self> {
+        match (NonZeroU32::new(num), NonZeroU32::new(den)) {
+            (Some(num), Some(den)) => Some(Self { num, den }),
+            _ => None,
+        }
     }
 
     /// The numerator.

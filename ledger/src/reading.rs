@@ -8,7 +8,7 @@ use std::{cmp::Ordering, str::FromStr};
 /// Parts per million of a whole.
 pub const PPM: u32 = 1_000_000;
 
-/// Blanks of DCGM's 32-bit type, as decimal values.
+/// Blanks of DCGM's 32-bit type; as f32 all of them are 2147483648.
 const INT32_BLANKS: (f64, f64) = (2_147_483_632.0, 2_147_483_647.0);
 /// The least blank of DCGM's double type; those of its 64-bit type lie above.
 const FP64_BLANK: f64 = 140_737_488_355_328.0;
@@ -94,25 +94,22 @@ impl Reading {
         }
     }
 
-    /// The reading of a stored ratio. An f32 gives back the six decimals that DCGM prints; nine tell two of
-    /// them apart and leave no value above 0 at 0.
+    /// The reading of a stored ratio. An f32 gives back the six decimals that DCGM prints; above 1 those are judged,
+    /// for the limits 1.01 and 1.5 are meant as printed, and below nine tell any two values apart and none from 0.
     pub fn of_ratio(stored: f32, on_instance: bool) -> Self {
         let wide = f64::from(stored);
-        if stored.is_nan() || wide >= FP64_BLANK {
-            Self::Sentinel
-        } else if !(0.0..2.0).contains(&wide) {
-            if wide >= INT32_BLANKS.0 && wide <= INT32_BLANKS.1 + 1.0 { Self::Sentinel } else { Self::OutOfRange }
-        } else {
-            let mantissa = ((wide * 1e9).round() as u64).max(u64::from(wide > 0.0));
-            let unit = if on_instance { Unit::InstanceRatio } else { Unit::Ratio };
-            // The limits 1.01 and 1.5 are meant as printed, and 1.01 is above its f32.
-            let printed = Decimal {
-                negative: false,
-                mantissa: if wide > 1.0 { (wide * 1e6).round() as u64 * 1000 } else { mantissa },
-                exponent: -9,
-            };
-            Self::classify(printed, unit, |_| (wide * 1e6).round() as u32)
+        if stored.is_nan() || wide >= FP64_BLANK || (INT32_BLANKS.0..=INT32_BLANKS.1 + 1.0).contains(&wide) {
+            return Self::Sentinel;
         }
+        if !(0.0..2.0).contains(&wide) {
+            return Self::OutOfRange;
+        }
+        let ppm = (wide * 1e6).round() as u32;
+        let billionths =
+            if wide > 1.0 { u64::from(ppm) * 1000 } else { ((wide * 1e9).round() as u64).max(u64::from(wide > 0.0)) };
+        let printed = Decimal { negative: false, mantissa: billionths, exponent: -9 };
+        let unit = if on_instance { Unit::InstanceRatio } else { Unit::Ratio };
+        Self::classify(printed, unit, |_| ppm)
     }
 
     /// The same reading, where the page itself had several values of it.

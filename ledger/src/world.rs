@@ -207,17 +207,19 @@ fn present(device: &Device) -> Vec<Ms> {
 }
 
 type ByNode<'a, T> = BTreeMap<&'a str, T>;
+/// Holdings of one device, or by number of one node, by (bound, UID).
+type HoldingsOf<'a> = Vec<&'a Holding>;
 
 /// Holdings of each device by (bound, UID), and those by number of each node likewise; exact repeats once.
 fn holdings_by_device<'a>(
     inputs: &'a Inputs,
     index: &HashMap<&str, usize>,
-) -> Result<(Vec<Vec<&'a Holding>>, ByNode<'a, Vec<&'a Holding>>), HoursError> {
+) -> Result<(Vec<HoldingsOf<'a>>, ByNode<'a, HoldingsOf<'a>>), HoursError> {
     let mut sorted: Vec<&Holding> = inputs.holdings.iter().collect();
     sorted.sort_by(|a, b| (a.bound, &a.pod.uid, a).cmp(&(b.bound, &b.pod.uid, b)));
     sorted.dedup();
     let mut of_device = vec![Vec::new(); index.len()];
-    let mut counted: ByNode<'a, Vec<&Holding>> = BTreeMap::new();
+    let mut counted: ByNode<'a, HoldingsOf<'a>> = BTreeMap::new();
     for holding in sorted {
         match &holding.held {
             Held::Device { device, .. } => {
