@@ -31,6 +31,8 @@ pub struct Footer {
     pub min_at: Option<Timestamp>,
     /// Latest time of a row.
     pub max_at: Option<Timestamp>,
+    /// For a hot file that fixes the interval of several tables: the others that have rows in it, comma-joined.
+    pub tables: Option<String>,
     /// For a closed hour: what it was made from, so that doing it again can be told to change nothing.
     pub inputs: Option<String>,
     /// Names the run of the writer.
@@ -60,6 +62,7 @@ impl Footer {
         put("repeats", Some(self.repeats.to_string()));
         put("min_at", self.min_at.map(|v| v.to_string()));
         put("max_at", self.max_at.map(|v| v.to_string()));
+        put("tables", self.tables.clone());
         put("inputs", self.inputs.clone());
         put("writer_epoch", Some(self.writer_epoch.clone()));
         put("content_hash", Some(self.content_hash.clone()));
@@ -93,6 +96,7 @@ impl Footer {
             repeats: needed("repeats")?,
             min_at: time("min_at")?,
             max_at: time("max_at")?,
+            tables: text("tables"),
             inputs: text("inputs"),
             writer_epoch: word("writer_epoch")?,
             content_hash: word("content_hash")?,
