@@ -1,13 +1,23 @@
 //! From a page of metrics to a closed hour of the lake.
 //!
 //! ```text
-//! target ──HTTP──> parse ──> page ──> join <── kubelet pod-resources
-//!                                      └──> publish ──> transport ──> sink ──> hot files ──close──> closed hours
+//! target ──scrape──> parse ──> page ──> join <── kubelet pod-resources
+//!                                        └──> publish ──> transport ──> sink ──> hot files ──close──> closed hours
+//! agent: scrape to publish, one round at a time            sink, close: the other half, from the log alone
 //! ```
 //!
-//! Modules in reading order: [`parse`], [`page`], [`transport`]; [`conformance`].
+//! Modules in reading order: [`scrape`], [`parse`], [`page`], [`join`], [`sightings`], [`publish`], [`agent`] (a round, whole);
+//! [`transport`]; [`rows`], [`sink`]; [`clock`]; [`conformance`].
 
+pub mod agent;
+pub mod clock;
 pub mod conformance;
+pub mod join;
 pub mod page;
 pub mod parse;
+pub mod publish;
+pub mod rows;
+pub mod scrape;
+pub mod sightings;
+pub mod sink;
 pub mod transport;

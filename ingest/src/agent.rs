@@ -1,0 +1,553 @@
+//! The first half of the data path, whole and in order: scrape, parse, join, publish.
+//!
+//! ```text
+//! for every target at once:   GET page ──> page::read ──┐
+//!                             List pods ────────────────┴─> join::owners ──> one ScrapeRound, sightings that changed
+//! then, in one batch a topic: remember (state file) ──> produce ──> taken
+//! ```
+//!
+//! A round is [`Agent::gather`] and then [`Agent::publish`]; [`Agent::round`] is both. What must survive the process stands in
+//! the state file before anything is produced: the sequence of each target, its sightings, and the sighting states that this
+//! round publishes (`outbox`). After a crash the outbox is published again, which is harmless since a state is whole and
+//! carries its own identity; the next round of each target gets a sequence that was never used, behind a record `restarted`.
+
+use crate::clock::Clock;
+use crate::join::{self, Answer, Memory};
+use crate::page::{self, Page, PageFault};
+use crate::publish;
+use crate::scrape::{Address, Body, ScrapeFault, Scraper};
+use crate::sightings::Sightings;
+use crate::transport::{Record, Topic, TransportError};
+use attribution::podres;
+use schemas::Timestamp;
+use schemas::proto::{Device, Node, ScrapeRound};
+use schemas::status::{JoinReason, ScrapeStatus};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+/// One node to scrape.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// Name of the node, as the cluster knows it.
+    pub node: String,
+    /// Its page.
+    pub address: Address,
+    /// The kubelet's pod-resources socket; none: the page's own labels name the pods.
+    pub podres_socket: Option<PathBuf>,
+}
+
+/// How an agent works.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Name of the cluster.
+    pub cluster: String,
+    /// Scrape interval in milliseconds, carried by every round.
+    pub interval_ms: u32,
+    /// Interval at which the exporters collect, where known.
+    pub collect_interval_ms: Option<u32>,
+    /// Time for a whole page, and for an answer of the kubelet.
+    pub timeout: Duration,
+    /// Largest page in bytes.
+    pub max_body_bytes: usize,
+    /// Largest message in bytes.
+    pub max_message_bytes: usize,
+    /// Most targets asked at one time.
+    pub concurrency: usize,
+    /// How pages are read.
+    pub page: page::Options,
+    /// How devices are joined.
+    pub join: join::Options,
+    /// Where state is kept between runs; none: nothing is (simulations).
+    pub state_file: Option<PathBuf>,
+    /// Whether to publish the devices that pages show as inventory of their node, for sites without another inventory.
+    pub publish_nodes: bool,
+}
+
+impl Options {
+    /// The defaults: 15 s interval, 10 s time-out, pages up to 16 MiB, 256 targets at one time.
+    pub fn new(cluster: &str) -> Self {
+        Options {
+            cluster: cluster.to_owned(),
+            interval_ms: 15_000,
+            collect_interval_ms: None,
+            timeout: Duration::from_secs(10),
+            max_body_bytes: 16 << 20,
+            max_message_bytes: publish::MAX_MESSAGE_BYTES,
+            concurrency: 256,
+            page: page::Options::default(),
+            join: join::Options::default(),
+            state_file: None,
+            publish_nodes: false,
+        }
+    }
+}
+
+/// The topics that an agent produces to.
+#[derive(Clone)]
+pub struct Topics {
+    /// `strandline.samples`.
+    pub samples: Arc<dyn Topic>,
+    /// `strandline.allocations`.
+    pub allocations: Arc<dyn Topic>,
+    /// `strandline.nodes`.
+    pub nodes: Arc<dyn Topic>,
+}
+
+/// Why an agent cannot go on, or a round is not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// A pod-resources path that cannot be an address.
+    #[error("target {node}")]
+    Podres {
+        /// Its node.
+        node: String,
+        /// Why.
+        #[source]
+        source: podres::PodresError,
+    },
+    /// Two targets under one name.
+    #[error("two targets are called {node} with the page {address}; a round could not be told from another")]
+    SameTarget {
+        /// Node.
+        node: String,
+        /// Page.
+        address: String,
+    },
+    /// The state file cannot be read or written.
+    #[error("cannot use the state file {path}; give the agent a directory of its own that it may write")]
+    State {
+        /// Path.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The batch is not taken.
+    #[error("the round is not taken")]
+    Produce(#[from] TransportError),
+}
+
+/// What a round did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RoundReport {
+    /// Rounds by status.
+    pub by_status: BTreeMap<&'static str, u64>,
+    /// Devices on all pages.
+    pub devices: u64,
+    /// Series read.
+    pub series: u64,
+    /// Lines kept out.
+    pub bad_lines: u64,
+    /// Labels that the contract refused.
+    pub refused_labels: u64,
+    /// Devices whose labels name another pod than the kubelet.
+    pub label_disagreements: u64,
+    /// Targets whose devices could not be joined, by reason.
+    pub join_reasons: BTreeMap<&'static str, u64>,
+    /// Sighting states published.
+    pub sightings: u64,
+    /// Messages.
+    pub messages: u64,
+    /// Bytes of messages.
+    pub bytes: u64,
+    /// Parts that no message had room for.
+    pub left_out: u64,
+}
+
+/// A round that is gathered and not yet published.
+#[derive(Debug, Clone, Default)]
+pub struct Gathered {
+    samples: Vec<Record>,
+    allocations: Vec<Record>,
+    nodes: Vec<Record>,
+    /// What it found.
+    pub report: RoundReport,
+}
+
+/// Scrapes targets and publishes what it sees.
+pub struct Agent {
+    options: Options,
+    topics: Topics,
+    clock: Arc<dyn Clock>,
+    scraper: Scraper,
+    targets: Vec<Known>,
+    /// Sighting states that may not have been taken yet.
+    outbox: Vec<Record>,
+}
+
+/// A target and what is remembered of it.
+struct Known {
+    target: Target,
+    source: String,
+    podres: Option<podres::Client>,
+    memory: Memory,
+    sequence: u64,
+    sightings: Sightings,
+    inventory: Inventory,
+}
+
+/// What was last published of a node's inventory.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct Inventory {
+    first_seen: BTreeMap<String, Timestamp>,
+    last_published: Option<Timestamp>,
+    revision: u64,
+}
+
+/// What stands in the state file.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct State {
+    targets: BTreeMap<String, TargetState>,
+    /// Hex of allocation messages, with their key and time.
+    outbox: Vec<(String, i64, String)>,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct TargetState {
+    sequence: u64,
+    sightings: Sightings,
+    #[serde(default)]
+    inventory: Inventory,
+}
+
+/// What came of asking one target.
+struct Asked {
+    index: usize,
+    at: Timestamp,
+    duration_ms: i64,
+    body: Result<Body, ScrapeFault>,
+    answer: Answer,
+    podres: Option<podres::Client>,
+}
+
+impl Agent {
+    /// An agent that goes on where its state file ends. Must be called inside a tokio runtime.
+    pub fn new(options: Options, targets: Vec<Target>, topics: Topics, clock: Arc<dyn Clock>) -> Result<Self, AgentError> {
+        let state = match &options.state_file {
+            Some(path) => load(path)?,
+            None => State::default(),
+        };
+        let mut known: Vec<Known> = Vec::with_capacity(targets.len());
+        for target in targets {
+            let source = target.address.as_text();
+            if known.iter().any(|k| k.target.node == target.node && k.source == source) {
+                return Err(AgentError::SameTarget { node: target.node, address: source });
+            }
+            let client = target.podres_socket.as_deref().map(|socket| podres::Client::new(socket, options.timeout));
+            let podres = client.transpose().map_err(|source| AgentError::Podres { node: target.node.clone(), source })?;
+            let remembered = state.targets.get(&state_key(&target.node, &source)).cloned().unwrap_or_default();
+            known.push(Known {
+                target,
+                source,
+                podres,
+                memory: Memory::default(),
+                sequence: remembered.sequence,
+                sightings: remembered.sightings,
+                inventory: remembered.inventory,
+            });
+        }
+        let outbox = state
+            .outbox
+            .iter()
+            .filter_map(|(key, at_ms, hex)| Some(Record { key: key.clone().into_bytes(), value: from_hex(hex)?, at_ms: *at_ms }));
+        let scraper = Scraper::new(options.timeout, options.max_body_bytes);
+        Ok(Agent { scraper, topics, clock, targets: known, outbox: outbox.collect(), options })
+    }
+
+    /// Publishes a record `restarted` for every target that an earlier run has scraped: the rounds between its last sequence
+    /// and this one were not taken. Once, before the first round.
+    pub async fn announce_restart(&mut self, now: Timestamp) -> Result<u64, AgentError> {
+        let mut gathered = Gathered::default();
+        for index in 0..self.targets.len() {
+            let last = self.targets[index].sequence;
+            if last > 0 {
+                let mut round = self.round_of(index, now);
+                round.status = ScrapeStatus::Restarted.as_str().to_owned();
+                round.error = format!("the agent started; the last round of the run before had sequence {last}");
+                self.add(&mut gathered, round);
+            }
+        }
+        let restarted = gathered.samples.len() as u64;
+        self.publish(vec![gathered]).await?;
+        Ok(restarted)
+    }
+
+    /// One round at `now`: every target is scraped, and all of it is taken when this returns.
+    pub async fn round(&mut self, now: Timestamp) -> Result<RoundReport, AgentError> {
+        let gathered = self.gather(now).await;
+        let report = gathered.report.clone();
+        self.publish(vec![gathered]).await?;
+        Ok(report)
+    }
+
+    /// Scrapes and joins every target at `now`; nothing is taken yet.
+    pub async fn gather(&mut self, now: Timestamp) -> Gathered {
+        let began = self.clock.now();
+        let room = Arc::new(Semaphore::new(self.options.concurrency.max(1)));
+        let mut asking = JoinSet::new();
+        for (index, known) in self.targets.iter_mut().enumerate() {
+            let (room, clock, scraper) = (room.clone(), self.clock.clone(), self.scraper.clone());
+            let (address, mut podres) = (known.target.address.clone(), known.podres.take());
+            asking.spawn(async move {
+                let _permit = room.acquire_owned().await;
+                let sent = clock.now();
+                let at = now.plus_ms(sent.ms() - began.ms());
+                let (body, answer) = tokio::join!(scraper.get(&address), ask(&mut podres));
+                let duration_ms = clock.now().ms() - sent.ms();
+                Asked { index, at, duration_ms, body, answer, podres }
+            });
+        }
+        let mut all = Vec::with_capacity(self.targets.len());
+        while let Some(asked) = asking.join_next().await {
+            match asked {
+                Ok(asked) => all.push(asked),
+                // A panic in there is a mistake of ours; the other targets' rounds are good all the same.
+                Err(error) => tracing::error!(%error, "a scrape task failed"),
+            }
+        }
+        all.sort_by_key(|asked| asked.index);
+        let mut gathered = Gathered::default();
+        for asked in all {
+            self.one(&mut gathered, asked);
+        }
+        gathered
+    }
+
+    /// Produces gathered rounds; all of them are taken when this returns.
+    pub async fn publish(&mut self, gathered: Vec<Gathered>) -> Result<(), AgentError> {
+        let (mut samples, mut nodes) = (Vec::new(), Vec::new());
+        for mut round in gathered {
+            samples.append(&mut round.samples);
+            nodes.append(&mut round.nodes);
+            self.outbox.append(&mut round.allocations);
+        }
+        self.save()?;
+        let topics = self.topics.clone();
+        let allocations = self.outbox.clone();
+        let produced = tokio::task::spawn_blocking(move || -> Result<(), TransportError> {
+            // Holdings first: who reads a sample can know its holding.
+            for (topic, records) in [(&topics.allocations, &allocations), (&topics.nodes, &nodes), (&topics.samples, &samples)] {
+                if !records.is_empty() {
+                    topic.produce(records)?;
+                }
+            }
+            Ok(())
+        });
+        match produced.await {
+            Ok(result) => result?,
+            Err(error) => std::panic::resume_unwind(error.into_panic()),
+        }
+        self.outbox.clear();
+        Ok(())
+    }
+
+    /// One target's answers into a round.
+    fn one(&mut self, gathered: &mut Gathered, asked: Asked) {
+        let index = asked.index;
+        self.targets[index].podres = asked.podres;
+        let mut round = self.round_of(index, asked.at);
+        round.duration_ms = u32::try_from(asked.duration_ms).unwrap_or(0);
+        let read = match asked.body {
+            Ok(body) => {
+                round.body_bytes = body.bytes.len() as u64;
+                page::read(&body.bytes, body.content_type.as_deref(), &self.options.page).map_err(Fault::Page)
+            }
+            Err(fault) => Err(Fault::Scrape(fault)),
+        };
+        let mut page = match read {
+            Ok(page) => Some(page),
+            Err(fault) => {
+                round.error = fault.to_string();
+                tracing::debug!(node = %round.node, error = %round.error, "no page");
+                round.status = fault.status().as_str().to_owned();
+                None
+            }
+        };
+        let known = &mut self.targets[index];
+        let joined = join::owners(&mut known.memory, page.as_mut(), asked.answer, asked.at, &self.options.join);
+        if let Some(held) = &joined.listed {
+            let changed = known.sightings.listed(&self.options.cluster, &known.target.node, held, asked.at);
+            gathered.report.sightings += changed.len() as u64;
+            gathered.allocations.extend(changed.into_iter().map(publish::holding));
+        }
+        if let Some(reason) = joined.reason {
+            round.join_reason = reason.as_str().to_owned();
+            *gathered.report.join_reasons.entry(reason.as_str()).or_default() += 1;
+        }
+        round.unmatched_ids = joined.unmatched;
+        gathered.report.label_disagreements += joined.label_disagreements;
+        if let Some(page) = page {
+            if self.options.publish_nodes
+                && let Some(node) = known.inventory.seen(&self.options.cluster, &known.target.node, &page, asked.at)
+            {
+                gathered.nodes.push(publish::node(&node));
+            }
+            fill(&mut round, &mut gathered.report, page);
+        }
+        self.add(gathered, round);
+    }
+
+    /// An empty round of a target, with the next sequence.
+    fn round_of(&mut self, index: usize, at: Timestamp) -> ScrapeRound {
+        let known = &mut self.targets[index];
+        known.sequence += 1;
+        ScrapeRound {
+            cluster: self.options.cluster.clone(),
+            node: known.target.node.clone(),
+            source: known.source.clone(),
+            at_ms: at.ms(),
+            sequence: known.sequence,
+            status: ScrapeStatus::Ok.as_str().to_owned(),
+            interval_ms: self.options.interval_ms,
+            collect_interval_ms: self.options.collect_interval_ms,
+            ..ScrapeRound::default()
+        }
+    }
+
+    fn add(&self, gathered: &mut Gathered, round: ScrapeRound) {
+        let status = ScrapeStatus::from_text(&round.status).map_or("other", ScrapeStatus::as_str);
+        *gathered.report.by_status.entry(status).or_default() += 1;
+        let (records, left_out) = publish::round(round, self.options.max_message_bytes);
+        gathered.report.left_out += left_out;
+        gathered.report.messages += records.len() as u64;
+        gathered.report.bytes += records.iter().map(|r| r.value.len() as u64).sum::<u64>();
+        gathered.samples.extend(records);
+    }
+
+    fn save(&self) -> Result<(), AgentError> {
+        let Some(path) = &self.options.state_file else { return Ok(()) };
+        let target = |k: &Known| {
+            let state = TargetState { sequence: k.sequence, sightings: k.sightings.clone(), inventory: k.inventory.clone() };
+            (state_key(&k.target.node, &k.source), state)
+        };
+        let outbox = self.outbox.iter().map(|r| (String::from_utf8_lossy(&r.key).into_owned(), r.at_ms, to_hex(&r.value)));
+        let state = State { targets: self.targets.iter().map(target).collect(), outbox: outbox.collect() };
+        let failed = |source| AgentError::State { path: path.clone(), source };
+        let text = serde_json::to_vec(&state).map_err(|e| failed(e.into()))?;
+        let temporary = path.with_extension("tmp");
+        // Not synced: a loss of power may bring back an older state, whose sequences then repeat at other instants; the key of
+        // a round holds its instant too.
+        std::fs::write(&temporary, text).and_then(|()| std::fs::rename(&temporary, path)).map_err(failed)
+    }
+}
+
+/// Why a round has no page.
+#[derive(Debug, thiserror::Error)]
+enum Fault {
+    #[error("{0}")]
+    Scrape(ScrapeFault),
+    #[error("{0}")]
+    Page(PageFault),
+}
+
+impl Fault {
+    fn status(&self) -> ScrapeStatus {
+        match self {
+            Fault::Scrape(fault) => fault.status(),
+            Fault::Page(fault) => fault.status(),
+        }
+    }
+}
+
+async fn ask(podres: &mut Option<podres::Client>) -> Answer {
+    let Some(client) = podres else { return Answer::NotAsked };
+    match client.list().await {
+        Ok(list) => Answer::Listed(list),
+        Err(error) => {
+            tracing::debug!(%error, "no pod-resources answer");
+            let reason: JoinReason = error.reason();
+            Answer::Failed(reason)
+        }
+    }
+}
+
+fn fill(round: &mut ScrapeRound, report: &mut RoundReport, page: Page) {
+    let count = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
+    round.series = count(page.counts.series);
+    round.bad_lines = count(page.counts.bad_lines);
+    round.duplicate_series = count(page.counts.duplicate_series);
+    round.refused_labels = count(page.counts.refused_labels);
+    report.devices += page.devices.len() as u64;
+    report.series += page.counts.series;
+    report.bad_lines += page.counts.bad_lines;
+    report.refused_labels += page.counts.refused_labels;
+    round.devices = page.devices.into_iter().map(|d| d.sample).collect();
+    round.extra = page.extra;
+    round.rejects = page.rejects;
+}
+
+impl Inventory {
+    /// The node's state where it has changed, or was published ten minutes ago.
+    fn seen(&mut self, cluster: &str, node: &str, page: &Page, at: Timestamp) -> Option<Node> {
+        let mut changed = false;
+        for device in &page.devices {
+            let id = &device.sample.device;
+            if !self.first_seen.contains_key(id) {
+                self.first_seen.insert(id.clone(), at);
+                changed = true;
+            }
+        }
+        let due = self.last_published.is_none_or(|last| at.ms() - last.ms() >= crate::sightings::SNAPSHOT_EVERY_MS);
+        if !(changed || due) || self.first_seen.is_empty() {
+            return None;
+        }
+        self.last_published = Some(at);
+        self.revision += 1;
+        let device = |(id, since): (&String, &Timestamp)| {
+            let shown = page.devices.iter().find(|d| d.sample.device == *id).map(|d| &d.sample);
+            let parent = id.rsplit_once('/').map_or(String::new(), |(parent, _)| parent.to_owned());
+            Device {
+                device: id.clone(),
+                parent,
+                profile: shown.map_or(String::new(), |s| s.profile.clone()),
+                product: shown.map_or(String::new(), |s| s.product.clone()),
+                present_from_ms: Some(since.ms()),
+                ..Device::default()
+            }
+        };
+        Some(Node {
+            cluster: cluster.to_owned(),
+            node: node.to_owned(),
+            source: "agent".to_owned(),
+            observed_at_ms: at.ms(),
+            revision: self.revision,
+            present_from_ms: self.first_seen.values().min()?.ms(),
+            product: page.devices.first().map_or(String::new(), |d| d.sample.product.clone()),
+            devices: self.first_seen.iter().map(device).collect(),
+            ..Node::default()
+        })
+    }
+}
+
+fn state_key(node: &str, source: &str) -> String {
+    format!("{node} {source}")
+}
+
+fn load(path: &Path) -> Result<State, AgentError> {
+    let failed = |source| AgentError::State { path: path.to_owned(), source };
+    match std::fs::read(path) {
+        Ok(bytes) => serde_json::from_slice(&bytes).map_err(|e| failed(e.into())),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(State::default()),
+        Err(e) => Err(failed(e)),
+    }
+}
+
+fn to_hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+fn from_hex(text: &str) -> Option<Vec<u8>> {
+    let digit = |b: u8| char::from(b).to_digit(16);
+    text.as_bytes()
+        .chunks(2)
+        .map(|pair| match pair {
+            [high, low] => Some((digit(*high)? * 16 + digit(*low)?) as u8),
+            _ => None,
+        })
+        .collect()
+}

@@ -1,0 +1,165 @@
+//! Messages to rows: what one message of a topic adds to which tables. Pure, and the same rows for the same message always,
+//! for a file may be made again from the log (see `sink`).
+
+mod builder;
+mod intervals;
+mod samples;
+
+pub use builder::Rows;
+
+use crate::publish;
+use crate::transport::Message;
+use arrow::array::RecordBatch;
+use schemas::proto::{Allocation, Message as _, Node, ScrapeRound, allocation};
+use schemas::tables::{self, Table};
+
+/// What a topic's messages are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// `strandline.samples`: scrape rounds.
+    Samples,
+    /// `strandline.allocations`: holdings and demand.
+    Allocations,
+    /// `strandline.nodes`: inventory.
+    Nodes,
+}
+
+impl Kind {
+    /// The kind of a topic by its name.
+    pub fn of_topic(name: &str) -> Option<Self> {
+        match name {
+            publish::SAMPLES => Some(Kind::Samples),
+            publish::ALLOCATIONS => Some(Kind::Allocations),
+            publish::NODES => Some(Kind::Nodes),
+            _ => None,
+        }
+    }
+
+    /// The tables that its messages fill, in order of publishing: the first one fixes an interval and always has a file, even
+    /// one without rows.
+    pub fn tables(self) -> Vec<&'static Table> {
+        let names: &[&'static str] = match self {
+            Kind::Samples => &["gpu_samples", "extra_samples", "rejects", "scrapes"],
+            Kind::Allocations => &["allocations", "demand", "rejects"],
+            Kind::Nodes => &["nodes", "rejects"],
+        };
+        names.iter().map(|name| tables::get(name)).collect()
+    }
+}
+
+/// Times that a row may carry: from 1970 to the end of year 9999. Others have no folder.
+const TIMES_MS: std::ops::Range<i64> = 0..253_402_300_800_000;
+
+/// Rows of one topic's messages, table by table.
+pub struct Batch {
+    kind: Kind,
+    topic: String,
+    partition: u32,
+    tables: Vec<Rows>,
+    samples: Option<samples::Columns>,
+    /// Messages or parts of messages that were refused.
+    pub rejects: u64,
+    /// Messages.
+    pub records: u64,
+}
+
+/// Where a message stands, and what its rows say of it.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    partition: u32,
+    offset: u64,
+}
+
+impl Batch {
+    /// No rows yet of `partition` of the topic called `topic`.
+    pub fn new(kind: Kind, topic: &str, partition: u32) -> Self {
+        let tables: Vec<Rows> = kind.tables().into_iter().map(Rows::new).collect();
+        let samples = (kind == Kind::Samples).then(samples::Columns::new);
+        Batch { kind, topic: topic.to_owned(), partition, tables, samples, rejects: 0, records: 0 }
+    }
+
+    /// Adds the rows of one message. One that cannot be read is a row of `rejects`.
+    pub fn add(&mut self, message: &Message) {
+        self.records += 1;
+        let place = Place { partition: self.partition, offset: message.offset };
+        let result = match self.kind {
+            Kind::Samples => ScrapeRound::decode(&*message.value).map_err(undecodable).and_then(|r| self.round(&r, place)),
+            Kind::Allocations => Allocation::decode(&*message.value).map_err(undecodable).and_then(|a| match a.state {
+                Some(allocation::State::Holding(holding)) => intervals::holding(&mut self.tables[0], &holding, place),
+                Some(allocation::State::Demand(demand)) => intervals::demand(&mut self.tables[1], &demand, place),
+                None => Err("unknown_state: neither a holding nor demand; is the sink older than the agent?".to_owned()),
+            }),
+            Kind::Nodes => {
+                Node::decode(&*message.value).map_err(undecodable).and_then(|n| intervals::node(&mut self.tables[0], &n, place))
+            }
+        };
+        if let Err(why) = result {
+            self.refuse(message, place, &why);
+        }
+    }
+
+    fn round(&mut self, round: &ScrapeRound, place: Place) -> Result<(), String> {
+        let Some(columns) = &self.samples else { return Ok(()) };
+        let [gpu_samples, extra, rejects, scrapes] = self.tables.as_mut_slice() else { return Ok(()) };
+        if !TIMES_MS.contains(&round.at_ms) {
+            return Err(format!("bad_time: {} ms is outside the years 1970 to 9999", round.at_ms));
+        }
+        self.rejects += round.rejects.len() as u64;
+        columns.round(round, place, gpu_samples, extra, rejects, scrapes);
+        Ok(())
+    }
+
+    /// `why` is a code, then words.
+    fn refuse(&mut self, message: &Message, place: Place, why: &str) {
+        self.rejects += 1;
+        let Some(rejects) = self.tables.iter_mut().find(|t| t.table().name == "rejects") else { return };
+        let (reason, words) = why.split_once(": ").unwrap_or((why, ""));
+        let key = std::str::from_utf8(&message.key).ok().and_then(|k| k.split_once('/'));
+        let at_ms = message.at_ms.clamp(TIMES_MS.start, TIMES_MS.end - 1);
+        rejects.text("cluster", key.map(|k| k.0).unwrap_or_default());
+        rejects.text("node", key.map(|k| k.1).unwrap_or_default());
+        rejects.time("at", at_ms);
+        rejects.text("source", &self.topic);
+        rejects.text("reason", reason);
+        rejects.text("text", &format!("partition {} offset {}: {words}", place.partition, place.offset));
+        rejects.int("rows", 1);
+        rejects.log(place.partition, place.offset);
+        rejects.end_row();
+    }
+
+    /// Says that `count` messages from offset `from` on were dropped by the log before they were read. `at_ms` is the time of
+    /// the first one that is left.
+    pub fn lost(&mut self, from: u64, count: u64, at_ms: Option<i64>) {
+        self.rejects += count;
+        let Some(rejects) = self.tables.iter_mut().find(|t| t.table().name == "rejects") else { return };
+        rejects.time("at", at_ms.unwrap_or(0).clamp(TIMES_MS.start, TIMES_MS.end - 1));
+        rejects.text("source", &self.topic);
+        rejects.text("reason", "lost");
+        rejects.text(
+            "text",
+            &format!("partition {} offset {from}: {count} messages were dropped before they were read", self.partition),
+        );
+        rejects.int("rows", i64::try_from(count).unwrap_or(i64::MAX));
+        rejects.log(self.partition, from);
+        rejects.end_row();
+    }
+
+    /// Bytes that the rows take in memory, roughly.
+    pub fn bytes(&self) -> usize {
+        self.tables.iter().map(Rows::bytes).sum()
+    }
+
+    /// Rows of all tables.
+    pub fn rows(&self) -> usize {
+        self.tables.iter().map(Rows::len).sum()
+    }
+
+    /// The batches, in order of [`Kind::tables`].
+    pub fn finish(self) -> Vec<(&'static Table, RecordBatch)> {
+        self.tables.into_iter().map(|rows| (rows.table(), rows.finish())).collect()
+    }
+}
+
+fn undecodable(error: prost::DecodeError) -> String {
+    format!("undecodable: {error}")
+}

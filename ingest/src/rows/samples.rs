@@ -1,0 +1,236 @@
+//! Scrape rounds to rows of `gpu_samples`, `extra_samples`, `rejects` and `scrapes`.
+
+use super::{Place, Rows};
+use schemas::proto::{DeviceSample, ExtraSample, ScrapeRound, Value};
+use schemas::{catalogue, tables};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+
+/// Positions of the columns that every sample sets, found once.
+pub(super) struct Columns {
+    cluster: usize,
+    node: usize,
+    device: usize,
+    at: usize,
+    source: usize,
+    sequence: usize,
+    parent: usize,
+    instance_id: usize,
+    profile: usize,
+    gpu_index: usize,
+    product: usize,
+    pci_bus_id: usize,
+    hostname: usize,
+    driver_version: usize,
+    namespace: usize,
+    pod: usize,
+    container: usize,
+    pod_uid: usize,
+    holders: usize,
+    owner_source: usize,
+    join_reason: usize,
+    held_over: usize,
+    label_disagrees: usize,
+    faults: usize,
+    labels: usize,
+    xid_message: usize,
+    /// Column of a field id; `usize::MAX` where it has none.
+    reading: Vec<usize>,
+}
+
+impl Columns {
+    pub(super) fn new() -> Self {
+        let table = tables::get("gpu_samples");
+        let at = |name: &str| table.index(name).unwrap_or_else(|| panic!("gpu_samples has no column {name}"));
+        let mut reading = Vec::new();
+        for (field, column) in catalogue::columns() {
+            if let Some(id) = field.id.map(usize::from) {
+                if reading.len() <= id {
+                    reading.resize(id + 1, usize::MAX);
+                }
+                reading[id] = at(column);
+            }
+        }
+        Columns {
+            cluster: at("cluster"),
+            node: at("node"),
+            device: at("device"),
+            at: at("at"),
+            source: at("source"),
+            sequence: at("sequence"),
+            parent: at("parent"),
+            instance_id: at("instance_id"),
+            profile: at("profile"),
+            gpu_index: at("gpu_index"),
+            product: at("product"),
+            pci_bus_id: at("pci_bus_id"),
+            hostname: at("hostname"),
+            driver_version: at("driver_version"),
+            namespace: at("namespace"),
+            pod: at("pod"),
+            container: at("container"),
+            pod_uid: at("pod_uid"),
+            holders: at("holders"),
+            owner_source: at("owner_source"),
+            join_reason: at("join_reason"),
+            held_over: at("held_over"),
+            label_disagrees: at("label_disagrees"),
+            faults: at("faults"),
+            labels: at("labels"),
+            xid_message: at("xid_message"),
+            reading,
+        }
+    }
+
+    pub(super) fn round(
+        &self,
+        round: &ScrapeRound,
+        place: Place,
+        gpu_samples: &mut Rows,
+        extra: &mut Rows,
+        rejects: &mut Rows,
+        scrapes: &mut Rows,
+    ) {
+        for device in &round.devices {
+            self.device(round, device, place, gpu_samples);
+        }
+        for sample in &round.extra {
+            extra_sample(round, sample, place, extra);
+        }
+        for reject in &round.rejects {
+            rejects.text("cluster", &round.cluster);
+            rejects.text("node", &round.node);
+            rejects.time("at", round.at_ms);
+            rejects.text("source", &round.source);
+            if reject.line > 0 {
+                rejects.int("line", i64::from(reject.line));
+            }
+            rejects.text("reason", &reject.reason);
+            rejects.text("text", &reject.text);
+            rejects.int("rows", 1);
+            rejects.log(place.partition, place.offset);
+            rejects.end_row();
+        }
+        // A part of a round that was too large for one message has no status: its first part is the round's row.
+        if !round.status.is_empty() {
+            scrape(round, place, scrapes);
+        }
+    }
+
+    fn device(&self, round: &ScrapeRound, device: &DeviceSample, place: Place, rows: &mut Rows) {
+        rows.text_at(self.cluster, &round.cluster);
+        rows.text_at(self.node, &round.node);
+        rows.text_at(self.device, &device.device);
+        rows.time_at(self.at, round.at_ms);
+        rows.text_at(self.source, &round.source);
+        rows.int_at(self.sequence, i64::try_from(round.sequence).unwrap_or(i64::MAX));
+        rows.text_at(self.parent, &device.parent);
+        if let Some(id) = device.instance_id {
+            rows.int_at(self.instance_id, i64::from(id));
+        }
+        rows.text_at(self.profile, &device.profile);
+        if let Some(index) = device.gpu_index {
+            rows.int_at(self.gpu_index, i64::from(index));
+        }
+        rows.text_at(self.product, &device.product);
+        rows.text_at(self.pci_bus_id, &device.pci_bus_id);
+        rows.text_at(self.hostname, &device.hostname);
+        rows.text_at(self.driver_version, &device.driver_version);
+        self.owner(device, rows);
+        rows.text_at(self.join_reason, &device.join_reason);
+        rows.bool_at(self.held_over, device.held_over);
+        rows.bool_at(self.label_disagrees, device.label_disagrees);
+        if !device.faults.is_empty() {
+            let mut text = String::new();
+            for (id, reason) in &device.faults {
+                let _ = write!(text, "{}{id}:{reason}", if text.is_empty() { "" } else { "," });
+            }
+            rows.text_at(self.faults, &text);
+        }
+        if !device.labels.is_empty() {
+            rows.text_at(self.labels, &json(&device.labels));
+        }
+        rows.text_at(self.xid_message, &device.xid_message);
+        rows.log(place.partition, place.offset);
+        if let Some(readings) = &device.readings {
+            readings.each(|id, value| {
+                let column = self.reading.get(usize::from(id)).copied().unwrap_or(usize::MAX);
+                if column != usize::MAX {
+                    match value {
+                        Value::Int(v) => rows.int_at(column, v),
+                        Value::Float(v) => rows.float_at(column, v),
+                    }
+                }
+            });
+        }
+        rows.end_row();
+    }
+
+    /// The holder's name where it is one; how many there are where someone was asked.
+    fn owner(&self, device: &DeviceSample, rows: &mut Rows) {
+        rows.text_at(self.owner_source, &device.owner_source);
+        if device.owner_source.is_empty() {
+            return;
+        }
+        let pods: BTreeSet<(&str, &str)> = device.holders.iter().map(|h| (&*h.namespace, &*h.pod)).collect();
+        rows.int_at(self.holders, pods.len() as i64);
+        if let (1, Some(holder)) = (pods.len(), device.holders.first()) {
+            rows.text_at(self.namespace, &holder.namespace);
+            rows.text_at(self.pod, &holder.pod);
+            let uid = device.holders.iter().map(|h| h.pod_uid.as_str()).find(|u| !u.is_empty());
+            rows.text_at(self.pod_uid, uid.unwrap_or_default());
+            if device.holders.len() == 1 {
+                rows.text_at(self.container, &holder.container);
+            }
+        }
+    }
+}
+
+fn extra_sample(round: &ScrapeRound, sample: &ExtraSample, place: Place, rows: &mut Rows) {
+    rows.text("cluster", &round.cluster);
+    rows.text("node", &round.node);
+    rows.text("device", &sample.device);
+    rows.time("at", round.at_ms);
+    rows.text("source", &round.source);
+    rows.int("sequence", i64::try_from(round.sequence).unwrap_or(i64::MAX));
+    rows.text("name", &sample.name);
+    rows.text("labels", &json(&sample.labels));
+    let value = rows.index("value");
+    rows.double_at(value, sample.value);
+    rows.log(place.partition, place.offset);
+    rows.end_row();
+}
+
+fn scrape(round: &ScrapeRound, place: Place, rows: &mut Rows) {
+    let int = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+    rows.text("cluster", &round.cluster);
+    rows.text("node", &round.node);
+    rows.time("at", round.at_ms);
+    rows.text("source", &round.source);
+    rows.int("sequence", int(round.sequence));
+    rows.text("status", &round.status);
+    rows.text("error", &round.error);
+    rows.int("duration_ms", i64::from(round.duration_ms));
+    rows.int("interval_ms", i64::from(round.interval_ms));
+    if let Some(ms) = round.collect_interval_ms {
+        rows.int("collect_interval_ms", i64::from(ms));
+    }
+    rows.int("body_bytes", int(round.body_bytes));
+    rows.int("series", i64::from(round.series));
+    rows.int("devices", round.devices.len() as i64);
+    rows.int("bad_lines", i64::from(round.bad_lines));
+    rows.int("duplicate_series", i64::from(round.duplicate_series));
+    rows.int("refused_labels", i64::from(round.refused_labels));
+    if let Some(ms) = round.skew_ms {
+        rows.int("skew_ms", ms);
+    }
+    rows.text("join_reason", &round.join_reason);
+    rows.text("unmatched_ids", &round.unmatched_ids.join(","));
+    rows.log(place.partition, place.offset);
+    rows.end_row();
+}
+
+/// A JSON object with sorted keys.
+pub(super) fn json(labels: &BTreeMap<String, String>) -> String {
+    serde_json::to_string(labels).unwrap_or_else(|_| "{}".to_owned())
+}

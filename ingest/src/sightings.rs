@@ -1,0 +1,193 @@
+//! Which pods the kubelet has listed on which devices, from when to when (DESIGN A9).
+//!
+//! A sighting is one container on one device: from the first listing with it to the second listing in a row without it (one
+//! listing may miss a pod that is still there). Failed calls are no listings and change nothing. The whole state of a
+//! sighting is published when it changes, and every live one again every ten minutes, so that a lost or repeated message does
+//! no harm. The state survives a restart of the agent (see `agent::State`): the same holding goes on under its first sighting.
+
+use attribution::Held;
+use schemas::Timestamp;
+use schemas::proto::Holding;
+use schemas::status::HoldingSource;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Whole states are published again after this time.
+pub const SNAPSHOT_EVERY_MS: i64 = 600_000;
+
+/// The sightings of one node.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sightings {
+    live: Vec<Sighting>,
+    last_snapshot: Option<Timestamp>,
+    revision: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Sighting {
+    namespace: String,
+    pod: String,
+    container: String,
+    device: String,
+    replica_ids: BTreeSet<String>,
+    ids: u32,
+    first_seen: Timestamp,
+    missed: bool,
+}
+
+impl Sightings {
+    /// Takes one good listing of the node into account. Returns the states to publish.
+    pub fn listed(&mut self, cluster: &str, node: &str, held: &[Held], at: Timestamp) -> Vec<Holding> {
+        let mut now: BTreeMap<[String; 4], (u32, BTreeSet<String>)> = BTreeMap::new();
+        for device in held {
+            for hold in &device.holds {
+                let ids = device.replica_ids.get(&(hold.namespace.clone(), hold.pod.clone())).cloned().unwrap_or_default();
+                let key = [&hold.namespace, &hold.pod, &hold.container, &device.device].map(String::clone);
+                now.insert(key, (hold.ids, ids));
+            }
+        }
+        let snapshot = self.last_snapshot.is_none_or(|last| at.ms() >= last.ms().saturating_add(SNAPSHOT_EVERY_MS));
+        if snapshot {
+            self.last_snapshot = Some(at);
+        }
+        let mut changed: Vec<(Sighting, Option<Timestamp>)> = Vec::new();
+        let mut kept = Vec::with_capacity(self.live.len());
+        for mut sighting in self.live.drain(..) {
+            let key = [&sighting.namespace, &sighting.pod, &sighting.container, &sighting.device].map(String::clone);
+            match now.remove(&key) {
+                Some((ids, replica_ids)) => {
+                    let differs = ids != sighting.ids || replica_ids != sighting.replica_ids;
+                    (sighting.ids, sighting.replica_ids, sighting.missed) = (ids, replica_ids, false);
+                    if differs || snapshot {
+                        changed.push((sighting.clone(), None));
+                    }
+                    kept.push(sighting);
+                }
+                None if sighting.missed => changed.push((sighting, Some(at))),
+                None => {
+                    sighting.missed = true;
+                    if snapshot {
+                        changed.push((sighting.clone(), None));
+                    }
+                    kept.push(sighting);
+                }
+            }
+        }
+        for ([namespace, pod, container, device], (ids, replica_ids)) in now {
+            let sighting = Sighting { namespace, pod, container, device, replica_ids, ids, first_seen: at, missed: false };
+            changed.push((sighting.clone(), None));
+            kept.push(sighting);
+        }
+        self.live = kept;
+        changed.into_iter().map(|(sighting, ended)| self.state(cluster, node, sighting, ended, at)).collect()
+    }
+
+    /// How many containers are on devices now.
+    pub fn len(&self) -> usize {
+        self.live.len()
+    }
+
+    /// Whether nobody is.
+    pub fn is_empty(&self) -> bool {
+        self.live.is_empty()
+    }
+
+    fn state(&mut self, cluster: &str, node: &str, s: Sighting, ended: Option<Timestamp>, at: Timestamp) -> Holding {
+        self.revision += 1;
+        Holding {
+            cluster: cluster.to_owned(),
+            node: node.to_owned(),
+            source: HoldingSource::PodResources.as_str().to_owned(),
+            id: format!("{}/{}/{}/{}@{}", s.namespace, s.pod, s.container, s.device, s.first_seen),
+            observed_at_ms: at.ms(),
+            revision: self.revision,
+            namespace: s.namespace,
+            pod: s.pod,
+            container: s.container,
+            device: s.device,
+            ids: Some(s.ids),
+            replica_ids: s.replica_ids.into_iter().collect(),
+            known_from_ms: Some(s.first_seen.ms()),
+            ended_ms: ended.map(Timestamp::ms),
+            end_reason: ended.map_or(String::new(), |_| "unlisted".to_owned()),
+            ..Holding::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use attribution::holders::ContainerHold;
+
+    fn held(device: &str, pods: &[(&str, u32)]) -> Held {
+        let hold = |(pod, ids): &(&str, u32)| ContainerHold {
+            namespace: "n".into(),
+            pod: (*pod).into(),
+            container: "c".into(),
+            share: (1, 1),
+            ids: *ids,
+        };
+        let replica =
+            |(pod, ids): &(&str, u32)| (("n".into(), (*pod).into()), (0..*ids).map(|i| format!("{device}::{i}")).collect());
+        Held {
+            device: device.into(),
+            gpu: device.into(),
+            gi: None,
+            holds: pods.iter().map(hold).collect(),
+            replica_ids: pods.iter().map(replica).collect(),
+            conflict: false,
+        }
+    }
+
+    /// `pod@first_seen..end` of what is published for listings 30 s apart.
+    fn run(listings: &[&[(&str, u32)]]) -> Vec<String> {
+        let mut sightings = Sightings::default();
+        let mut out = Vec::new();
+        for (n, pods) in listings.iter().enumerate() {
+            let at = Timestamp::from_ms(n as i64 * 30_000);
+            for state in sightings.listed("cl", "no", &[held("GPU-a", pods)], at) {
+                let end = state.ended_ms.map_or(String::new(), |ms| (ms / 1000).to_string());
+                let ids = state.ids.unwrap_or_default();
+                out.push(format!("{}: {} x{ids} {}..{end}", n * 30, state.pod, state.known_from_ms.unwrap_or(-1) / 1000));
+            }
+        }
+        out
+    }
+
+    #[test]
+    fn a_sighting_lasts_from_its_first_listing_to_the_second_without_it() {
+        let p: &[(&str, u32)] = &[("p", 1)];
+        assert_eq!(run(&[&[], p, p, &[], &[], &[]]), ["30: p x1 30..", "120: p x1 30..120"]);
+        assert_eq!(run(&[p, &[], p, &[], p]), ["0: p x1 0.."], "one listing without it ends nothing");
+        assert_eq!(run(&[p, &[], &[], p]), ["0: p x1 0..", "60: p x1 0..60", "90: p x1 90.."]);
+    }
+
+    #[test]
+    fn a_change_of_ids_is_the_whole_state_again() {
+        assert_eq!(run(&[&[("p", 1)], &[("p", 2), ("q", 1)]]), ["0: p x1 0..", "30: p x2 0..", "30: q x1 30.."]);
+    }
+
+    #[test]
+    fn live_states_are_published_again_every_ten_minutes() {
+        let p: &[(&str, u32)] = &[("p", 1)];
+        let quiet = vec![p; 41];
+        assert_eq!(run(&quiet), ["0: p x1 0..", "600: p x1 0..", "1200: p x1 0.."]);
+    }
+
+    #[test]
+    fn one_holding_keeps_its_name_and_revisions_grow() {
+        let mut sightings = Sightings::default();
+        let at = Timestamp::from_ms;
+        let first = sightings.listed("cl", "no", &[held("GPU-a", &[("p", 1)])], at(0)).remove(0);
+        let mut again: Sightings =
+            serde_json::from_str(&serde_json::to_string(&sightings).unwrap_or_default()).unwrap_or_default();
+        assert_eq!((again.len(), again.is_empty()), (1, false));
+        assert!(again.listed("cl", "no", &[], at(30_000)).is_empty());
+        let end = again.listed("cl", "no", &[], at(60_000)).remove(0);
+        assert_eq!((&first.id, first.source.as_str(), first.ended_ms), (&end.id, "podres", None));
+        assert_eq!((end.ended_ms, end.end_reason.as_str()), (Some(60_000), "unlisted"));
+        assert!(end.revision > first.revision);
+        assert!(again.is_empty());
+    }
+}

@@ -1,0 +1,557 @@
+//! The second half of the data path: from the log to hot files, every taken message exactly once (DESIGN D1, D2).
+//!
+//! ```text
+//! topic/partition ──fetch from pos──> buffer of rows ──cut──> publish ──> pos = end + 1
+//!                                                     (bytes, rows, age, shutdown)
+//! ```
+//!
+//! # Why it is exactly once
+//!
+//! There is no other state than the lake. For one partition, `pos` is the first offset that is in no file. A cut covers the
+//! contiguous interval `[pos, end]` and makes files in several tables, all called `pos`:
+//!
+//! 1. The topic's *first* table (`gpu_samples`, `allocations`, `nodes`) is published create-if-absent, even without rows. This
+//!    one file is the compare-and-swap: it alone fixes `end`, and its footer names the other tables that have rows in the
+//!    interval. Of two writers at `pos`, one creates it; the other learns that it is taken, drops its buffer and reads the head
+//!    of the chain anew.
+//! 2. The files of the other tables are then created if absent, from exactly the messages `[pos, end]`. One that is already
+//!    there came from the same messages, since the interval was fixed first; it is accepted when its footer says that interval.
+//!    No file of this tree is ever overwritten, so a writer that was paused anywhere and wakes up hours later can only
+//!    create what is right or find it there.
+//! 3. Only then does the writer go on at `end + 1`.
+//!
+//! A crash between 1 and 3 leaves an interval that is fixed but not complete; it can only be the newest one of its partition,
+//! for no writer goes on before 3. So whoever takes up a partition (at start, or having lost a swap) first completes the newest
+//! interval: for each table that the footer names and that has no file, the messages are read from the log once more and their
+//! rows, a pure function of the messages (`rows`), are published. Until then readers may miss some rows of that one interval;
+//! they never see a row twice.
+//!
+//! Messages below `pos` are ignored whatever the log delivers. Offsets that a log skips belong to the interval around them:
+//! intervals follow `pos`, not the first message's offset.
+//!
+//! # When it stops
+//!
+//! A log that begins after `pos` has lost messages that were never read; one that ends before `pos`, or a topic of this name
+//! with another id, was created anew. Both stop the sink with words that say what an operator can do. Nothing is skipped by
+//! itself. A disk that is full stops it too, before anything half-written is visible.
+
+use crate::rows::{Batch, Kind};
+use crate::transport::{Topic, TransportError};
+use arrow::array::RecordBatch;
+use lake::{Footer, HotKey, Lake, LakeError, Published};
+use schemas::Timestamp;
+use schemas::tables::Table;
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+/// When a sink cuts, and what it goes on from.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// A buffer is cut at this many bytes of rows. Default 32 MiB.
+    pub cut_bytes: usize,
+    /// A buffer is cut at this many rows. Default 200,000.
+    pub cut_rows: usize,
+    /// A buffer is cut this long after its first message. Default 60 s.
+    pub cut_age_ms: i64,
+    /// All buffers together; the largest is cut while they are larger. Default 256 MiB.
+    pub total_bytes: usize,
+    /// Bytes asked of the log at one time. Default 8 MiB.
+    pub fetch_bytes: usize,
+    /// Go on although the topic was created anew: an operator's word. Default no.
+    pub accept_new_topic: bool,
+    /// Go on although messages were dropped from the log before they were read; they are counted in `rejects`. An operator's
+    /// word. Default no.
+    pub skip_lost: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            cut_bytes: 32 << 20,
+            cut_rows: 200_000,
+            cut_age_ms: 60_000,
+            total_bytes: 256 << 20,
+            fetch_bytes: 8 << 20,
+            accept_new_topic: false,
+            skip_lost: false,
+        }
+    }
+}
+
+/// Why a sink stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum SinkError {
+    /// A topic that the sink does not know.
+    #[error("topic `{0}` is none that the sink reads; it reads strandline.samples, .allocations and .nodes")]
+    UnknownTopic(String),
+    /// The log failed.
+    #[error("cannot read the log")]
+    Log(#[source] TransportError),
+    /// The lake failed.
+    #[error("cannot write the lake")]
+    Lake(#[source] LakeError),
+    /// The topic was created anew.
+    #[error(
+        "topic `{topic}` was created anew: the lake holds it as {was}, the log now as {now}. If its old messages are all in the \
+         lake, start the sink once with `--accept-new-topic`"
+    )]
+    Recreated {
+        /// Topic.
+        topic: String,
+        /// Id in the lake.
+        was: String,
+        /// Id in the log.
+        now: String,
+    },
+    /// The log ends before what the lake already holds.
+    #[error(
+        "`{topic}`/{partition} ends at offset {end}, but the lake holds it up to {pos}: the log was created anew or restored from \
+         an old copy. Nothing was written; give the sink the right log"
+    )]
+    Backwards {
+        /// Topic.
+        topic: String,
+        /// Partition.
+        partition: u32,
+        /// The log's end.
+        end: u64,
+        /// Next offset of the lake.
+        pos: u64,
+    },
+    /// The log dropped messages that were not read.
+    #[error(
+        "`{topic}`/{partition} begins at offset {start}, but the lake holds it only up to {pos}: {} messages were dropped \
+         before they were read. To go on without them, start the sink once with `--skip-lost`", start - pos
+    )]
+    Lost {
+        /// Topic.
+        topic: String,
+        /// Partition.
+        partition: u32,
+        /// The log's start.
+        start: u64,
+        /// Next offset of the lake.
+        pos: u64,
+    },
+    /// A file of another table that does not belong to the interval.
+    #[error("{path} covers another interval than the files beside it; was the lake changed by hand?")]
+    Torn {
+        /// The file.
+        path: String,
+    },
+    /// The hook said so: a test's crash.
+    #[error("stopped at {0:?} as told")]
+    Stopped(Step),
+}
+
+/// The places where a sink may die; a hook may stop it there (see [`Sink::on_step`]).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Step {
+    /// A buffer is about to be cut.
+    BeforeFirst,
+    /// The file that fixes the interval is there.
+    AfterFirst,
+    /// The file of another table is about to be published.
+    BeforeOther(&'static str),
+    /// It is there.
+    AfterOther(&'static str),
+    /// The interval is complete, and the sink has not yet gone on.
+    Complete,
+}
+
+/// What a step did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StepReport {
+    /// Messages read.
+    pub records: u64,
+    /// Messages and parts of messages refused.
+    pub rejects: u64,
+    /// Files published.
+    pub files: u64,
+    /// Rows in them.
+    pub rows: u64,
+    /// Cuts that another writer had made first.
+    pub lost_swaps: u64,
+    /// Messages that are taken and not yet read.
+    pub lag: u64,
+    /// Messages that are read and not yet in files.
+    pub buffered: u64,
+    /// Every message of before this time is in files (the times of their records); none where nothing is behind.
+    pub behind_at: Option<Timestamp>,
+}
+
+type Hook = Box<dyn FnMut(Step) -> ControlFlow<()> + Send>;
+
+/// Writes topics into a lake.
+pub struct Sink {
+    lake: Lake,
+    options: Options,
+    epoch: String,
+    parts: Vec<Part>,
+    hook: Option<Hook>,
+}
+
+/// One partition of one topic.
+struct Part {
+    topic: Arc<dyn Topic>,
+    kind: Kind,
+    topic_id: lake::path::TopicId,
+    partition: u32,
+    /// First offset that is in no file.
+    pos: u64,
+    /// Next offset to fetch.
+    next: u64,
+    buffer: Option<Buffer>,
+    /// Time of the last message read.
+    last_at_ms: Option<i64>,
+}
+
+struct Buffer {
+    batch: Batch,
+    since: Timestamp,
+    /// Time of its earliest record.
+    first_at_ms: i64,
+}
+
+impl Sink {
+    /// Takes up every partition of `topics` where the lake ends, completing what an earlier writer left incomplete.
+    pub fn open(lake: Lake, topics: Vec<Arc<dyn Topic>>, options: Options) -> Result<Sink, SinkError> {
+        let epoch = format!("{:016x}", RandomState::new().hash_one(std::process::id()));
+        let mut sink = Sink { lake, options, epoch, parts: Vec::new(), hook: None };
+        for topic in topics {
+            let kind = Kind::of_topic(topic.name()).ok_or_else(|| SinkError::UnknownTopic(topic.name().to_owned()))?;
+            sink.check_id(&*topic, kind)?;
+            for partition in 0..topic.partitions() {
+                sink.parts.push(Part {
+                    kind,
+                    topic_id: topic.id(),
+                    partition,
+                    pos: 0,
+                    next: 0,
+                    buffer: None,
+                    last_at_ms: None,
+                    topic: topic.clone(),
+                });
+                sink.take_up(sink.parts.len() - 1)?;
+            }
+        }
+        Ok(sink)
+    }
+
+    /// Calls `hook` at every step; where it breaks, the sink stops there as if it had died.
+    pub fn on_step(&mut self, hook: impl FnMut(Step) -> ControlFlow<()> + Send + 'static) {
+        self.hook = Some(Box::new(hook));
+    }
+
+    /// Reads all that is taken, and publishes what is due at `now`.
+    pub fn step(&mut self, now: Timestamp) -> Result<StepReport, SinkError> {
+        let mut report = StepReport::default();
+        for index in 0..self.parts.len() {
+            self.read(index, now, &mut report)?;
+        }
+        for index in 0..self.parts.len() {
+            let due = self.parts[index].buffer.as_ref().is_some_and(|b| now.ms() - b.since.ms() >= self.options.cut_age_ms);
+            if due {
+                self.cut(index, &mut report)?;
+            }
+        }
+        self.finish(report)
+    }
+
+    /// Reads all that is taken, and publishes all of it: before closing hours, and at the end.
+    pub fn flush(&mut self, now: Timestamp) -> Result<StepReport, SinkError> {
+        let mut report = StepReport::default();
+        for index in 0..self.parts.len() {
+            self.read(index, now, &mut report)?;
+            self.cut(index, &mut report)?;
+        }
+        self.finish(report)
+    }
+
+    fn finish(&mut self, mut report: StepReport) -> Result<StepReport, SinkError> {
+        let mut behind: Option<i64> = None;
+        for part in &self.parts {
+            let end = part.topic.bounds(part.partition).map_err(SinkError::Log)?.end;
+            let lag = end.saturating_sub(part.next);
+            report.lag += lag;
+            report.buffered += part.next - part.pos;
+            // Lower bounds for the times of what is not in files yet: the buffer's first record, else the last one read.
+            let unwritten = part.buffer.as_ref().map(|b| b.first_at_ms);
+            let unread = (lag > 0).then(|| part.last_at_ms.unwrap_or(i64::MIN));
+            behind = [behind, unwritten, unread].into_iter().flatten().min();
+        }
+        report.behind_at = behind.map(Timestamp::from_ms);
+        Ok(report)
+    }
+
+    /// Whether the lake knows this topic under another id.
+    fn check_id(&self, topic: &dyn Topic, kind: Kind) -> Result<(), SinkError> {
+        let table = first_table(kind);
+        let now = topic.id();
+        let mut heads: BTreeMap<(lake::path::TopicId, u32), lake::HotFile> = BTreeMap::new();
+        for file in self.lake.hot_files(table).map_err(SinkError::Lake)? {
+            heads.insert((file.key.topic_id.clone(), file.key.partition), file);
+        }
+        if heads.keys().any(|(id, _)| *id == now) || self.options.accept_new_topic {
+            return Ok(());
+        }
+        for ((id, _), file) in &heads {
+            let footer = lake::read::footer(&file.path).map_err(SinkError::Lake)?;
+            if footer.topic.as_deref() == Some(topic.name()) {
+                return Err(SinkError::Recreated {
+                    topic: topic.name().to_owned(),
+                    was: id.as_str().to_owned(),
+                    now: now.as_str().to_owned(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes on where the lake ends.
+    fn take_up(&mut self, index: usize) -> Result<(), SinkError> {
+        let part = &self.parts[index];
+        let table = first_table(part.kind);
+        let head = self.lake.hot_head(table, &part.topic_id, part.partition).map_err(SinkError::Lake)?;
+        let mut pos = 0;
+        if let Some((file, footer)) = head {
+            let end = footer.end.ok_or_else(|| SinkError::Torn { path: file.path.display().to_string() })?;
+            self.complete(index, file.key.start, end, footer.tables.as_deref().unwrap_or_default())?;
+            pos = end + 1;
+        }
+        let part = &mut self.parts[index];
+        part.buffer = None;
+        part.pos = pos;
+        part.next = pos;
+        let bounds = part.topic.bounds(part.partition).map_err(SinkError::Log)?;
+        let (topic, partition) = (part.topic.name().to_owned(), part.partition);
+        if bounds.end < pos {
+            return Err(SinkError::Backwards { topic, partition, end: bounds.end, pos });
+        }
+        if bounds.start > pos {
+            if !self.options.skip_lost {
+                return Err(SinkError::Lost { topic, partition, start: bounds.start, pos });
+            }
+            self.skip(index, bounds.start)?;
+        }
+        Ok(())
+    }
+
+    /// Publishes the files that a fixed interval lacks.
+    fn complete(&mut self, index: usize, start: u64, end: u64, tables: &str) -> Result<(), SinkError> {
+        let part = &self.parts[index];
+        let missing: Vec<&'static Table> = part.kind.tables()[1..]
+            .iter()
+            .copied()
+            .filter(|table| tables.split(',').any(|name| name == table.name))
+            .filter(|table| !self.lake.root().join(self.key(index, start).path(table)).exists())
+            .collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        tracing::warn!(
+            topic = part.topic.name(),
+            partition = part.partition,
+            start,
+            end,
+            "completing an interval that was left incomplete"
+        );
+        let mut batch = Batch::new(part.kind, part.topic.name(), part.partition);
+        let mut next = start;
+        while next <= end {
+            let bounds = part.topic.bounds(part.partition).map_err(SinkError::Log)?;
+            let (topic, partition) = (part.topic.name().to_owned(), part.partition);
+            if bounds.start > next {
+                return Err(SinkError::Lost { topic, partition, start: bounds.start, pos: next });
+            }
+            if bounds.end <= end {
+                return Err(SinkError::Backwards { topic, partition, end: bounds.end, pos: end + 1 });
+            }
+            let fetched = part.topic.fetch(part.partition, next, self.options.fetch_bytes).map_err(SinkError::Log)?;
+            for message in fetched.messages.iter().filter(|m| (next..=end).contains(&m.offset)) {
+                batch.add(message);
+            }
+            next = fetched.next.max(next + 1);
+        }
+        let footer = self.footer(index, end, &batch);
+        let others = batch.finish().into_iter().skip(1).filter(|(table, _)| missing.iter().any(|m| m.name == table.name));
+        for (table, rows) in others.collect::<Vec<_>>() {
+            self.publish_other(index, start, end, table, &rows, &footer)?;
+        }
+        Ok(())
+    }
+
+    /// Goes on at `start`, with a file that says that nothing is known of what was before.
+    fn skip(&mut self, index: usize, start: u64) -> Result<(), SinkError> {
+        let part = &self.parts[index];
+        let (pos, lost) = (part.pos, start - part.pos);
+        tracing::error!(
+            topic = part.topic.name(),
+            partition = part.partition,
+            from = pos,
+            to = start,
+            "skipping lost messages as told"
+        );
+        let mut batch = Batch::new(part.kind, part.topic.name(), part.partition);
+        batch.lost(
+            pos,
+            lost,
+            part.topic.fetch(part.partition, start, 1).map_err(SinkError::Log)?.messages.first().map(|m| m.at_ms),
+        );
+        self.publish(index, start - 1, batch, &mut StepReport::default())?;
+        let part = &mut self.parts[index];
+        part.pos = start;
+        part.next = start;
+        Ok(())
+    }
+
+    /// Reads what is taken into the buffer, cutting whenever that is full.
+    fn read(&mut self, index: usize, now: Timestamp, report: &mut StepReport) -> Result<(), SinkError> {
+        loop {
+            let part = &mut self.parts[index];
+            let fetched = match part.topic.fetch(part.partition, part.next, self.options.fetch_bytes) {
+                Ok(fetched) => fetched,
+                Err(TransportError::OutOfRange { topic, partition, bounds, from }) => {
+                    return Err(if bounds.start > from {
+                        SinkError::Lost { topic, partition, start: bounds.start, pos: part.pos }
+                    } else {
+                        SinkError::Backwards { topic, partition, end: bounds.end, pos: part.pos }
+                    });
+                }
+                Err(error) => return Err(SinkError::Log(error)),
+            };
+            if fetched.next <= part.next {
+                return Ok(());
+            }
+            // Filtered, not trusted: a log may deliver what lies before the offset that was asked for.
+            for message in fetched.messages.iter().filter(|m| m.offset >= part.next) {
+                let buffer = part.buffer.get_or_insert_with(|| Buffer {
+                    batch: Batch::new(part.kind, part.topic.name(), part.partition),
+                    since: now,
+                    first_at_ms: message.at_ms,
+                });
+                buffer.first_at_ms = buffer.first_at_ms.min(message.at_ms);
+                buffer.batch.add(message);
+                part.last_at_ms = Some(message.at_ms);
+                report.records += 1;
+            }
+            part.next = fetched.next;
+            let full = part
+                .buffer
+                .as_ref()
+                .is_some_and(|b| b.batch.bytes() >= self.options.cut_bytes || b.batch.rows() >= self.options.cut_rows);
+            if full {
+                self.cut(index, report)?;
+            }
+            while self.parts.iter().filter_map(|p| p.buffer.as_ref()).map(|b| b.batch.bytes()).sum::<usize>()
+                > self.options.total_bytes
+            {
+                let bytes = |p: &Part| p.buffer.as_ref().map_or(0, |b| b.batch.bytes());
+                let Some(largest) = (0..self.parts.len()).max_by_key(|i| bytes(&self.parts[*i])) else { break };
+                self.cut(largest, report)?;
+            }
+        }
+    }
+
+    /// Publishes a buffer, if there is one, and goes on after it.
+    fn cut(&mut self, index: usize, report: &mut StepReport) -> Result<(), SinkError> {
+        let part = &mut self.parts[index];
+        let Some(buffer) = part.buffer.take() else {
+            // A hole at the end of what was read belongs to the next interval.
+            return Ok(());
+        };
+        let end = part.next - 1;
+        report.rejects += buffer.batch.rejects;
+        self.publish(index, end, buffer.batch, report)
+    }
+
+    fn publish(&mut self, index: usize, end: u64, batch: Batch, report: &mut StepReport) -> Result<(), SinkError> {
+        let pos = self.parts[index].pos;
+        let key = self.key(index, pos);
+        let mut footer = self.footer(index, end, &batch);
+        let mut tables = batch.finish();
+        let others: Vec<(&'static Table, RecordBatch)> = tables.drain(1..).filter(|(_, rows)| rows.num_rows() > 0).collect();
+        footer.tables = Some(others.iter().map(|(table, _)| table.name).collect::<Vec<_>>().join(","));
+        let Some((table, rows)) = tables.pop() else { return Ok(()) };
+        self.at(Step::BeforeFirst)?;
+        let sorted = lake::encode::sorted(table, &[rows]).map_err(SinkError::Lake)?;
+        let published = self.lake.publish_hot(table, &key, &[sorted], footer.clone()).map_err(SinkError::Lake)?;
+        match published {
+            Published::New | Published::AlreadyMine => {}
+            Published::Taken => {
+                tracing::warn!(
+                    topic = self.parts[index].topic.name(),
+                    partition = key.partition,
+                    pos,
+                    "another writer was first; reading the head anew"
+                );
+                report.lost_swaps += 1;
+                return self.take_up(index);
+            }
+        }
+        self.at(Step::AfterFirst)?;
+        report.files += 1 + others.len() as u64;
+        footer.tables = None;
+        for (table, rows) in &others {
+            report.rows += rows.num_rows() as u64;
+            self.publish_other(index, pos, end, table, rows, &footer)?;
+        }
+        self.at(Step::Complete)?;
+        let part = &mut self.parts[index];
+        part.pos = end + 1;
+        Ok(())
+    }
+
+    /// One table's part of a fixed interval: created, or found to be there already.
+    fn publish_other(
+        &mut self,
+        index: usize,
+        start: u64,
+        end: u64,
+        table: &'static Table,
+        rows: &RecordBatch,
+        footer: &Footer,
+    ) -> Result<(), SinkError> {
+        self.at(Step::BeforeOther(table.name))?;
+        let key = self.key(index, start);
+        let sorted = lake::encode::sorted(table, std::slice::from_ref(rows)).map_err(SinkError::Lake)?;
+        let published = self.lake.publish_hot(table, &key, &[sorted], footer.clone()).map_err(SinkError::Lake)?;
+        if published == Published::Taken {
+            let path = self.lake.root().join(key.path(table));
+            let theirs = lake::read::footer(&path).map_err(SinkError::Lake)?;
+            if theirs.end != Some(end) || theirs.rows != rows.num_rows() as u64 {
+                return Err(SinkError::Torn { path: path.display().to_string() });
+            }
+        }
+        self.at(Step::AfterOther(table.name))
+    }
+
+    fn key(&self, index: usize, start: u64) -> HotKey {
+        let part = &self.parts[index];
+        HotKey { topic_id: part.topic_id.clone(), partition: part.partition, start }
+    }
+
+    fn footer(&self, index: usize, end: u64, batch: &Batch) -> Footer {
+        Footer {
+            topic: Some(self.parts[index].topic.name().to_owned()),
+            end: Some(end),
+            records: batch.records,
+            rejects: batch.rejects,
+            writer_epoch: self.epoch.clone(),
+            ..Footer::default()
+        }
+    }
+
+    fn at(&mut self, step: Step) -> Result<(), SinkError> {
+        match self.hook.as_mut().map(|hook| hook(step)) {
+            Some(ControlFlow::Break(())) => Err(SinkError::Stopped(step)),
+            Some(ControlFlow::Continue(())) | None => Ok(()),
+        }
+    }
+}
+
+fn first_table(kind: Kind) -> &'static Table {
+    kind.tables()[0]
+}
