@@ -3,9 +3,11 @@
 //! Budget (DESIGN 7): 500,000 samples a second on two cores, so 250,000 here. Estimate before the first run: 40 bytes
 //! of readings and three tiers of a few additions a sample, some 200 ns: 5 million samples a second.
 
-use std::time::Instant;
+use std::{sync::Arc, time::Instant};
 
+use arrow::array::{ArrayRef, Float32Array, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray};
 use ledger::{
+    batch::{Facts, Source},
     hours,
     input::{Device, Held, Holding, Ids, Inputs, Pod, Readings, Sample, Text},
     reading::Reading,
@@ -66,10 +68,54 @@ fn node(n: usize) -> Inputs {
     inputs
 }
 
+/// The columns of `gpu_samples` that the ledger reads, for the same node.
+fn batch(inputs: &Inputs) -> RecordBatch {
+    let samples = &inputs.samples;
+    let text =
+        |get: &dyn Fn(&Sample) -> &str| -> ArrayRef { Arc::new(samples.iter().map(|s| Some(get(s))).collect::<StringArray>()) };
+    let ratio = |by: f32| -> ArrayRef {
+        let share = |i: usize| ((i * 37) % 1000) as f32 / 1000.0 * by;
+        Arc::new((0..samples.len()).map(|i| Some(share(i))).collect::<Float32Array>())
+    };
+    let int =
+        |get: &dyn Fn(usize) -> i64| -> ArrayRef { Arc::new((0..samples.len()).map(|i| Some(get(i))).collect::<Int64Array>()) };
+    let at = samples.iter().map(|s| Some(s.at.micros())).collect::<TimestampMicrosecondArray>().with_timezone("UTC");
+    let columns: [(&str, ArrayRef); 12] = [
+        ("cluster", same("bay")),
+        ("node", same(&inputs.devices[0].node)),
+        ("device", Arc::new(devices)),
+        ("at", Arc::new(at)),
+        ("source", same("10.0.0.1:9400")),
+        ("dev_gpu_util", int(&|i| i as i64 % 101)),
+        ("prof_gr_engine_active", ratio(1.0)),
+        ("prof_sm_active", ratio(0.7)),
+        ("prof_pipe_tensor_active", ratio(0.3)),
+        ("prof_dram_active", ratio(0.4)),
+        ("dev_total_energy_consumption", int(&|i| i as i64 * 6_000_000)),
+        ("dev_fb_used", int(&|_| 60_000)),
+    ];
+    RecordBatch::try_from_iter_with_nullable(columns.map(|(name, column)| (name, column, true))).expect("columns of one length")
+}
+
 fn main() {
     let nodes: Vec<Inputs> = (0..NODES).map(node).collect();
     let samples: usize = nodes.iter().map(|inputs| inputs.samples.len()).sum();
     let window = Window::new(Timestamp::from_ms(HOUR), Timestamp::from_ms(2 * HOUR)).expect("an hour is not empty");
+    let batches: Vec<RecordBatch> = nodes.iter().map(batch).collect();
+    for _ in 0..5 {
+        let begin = Instant::now();
+        let mut read = 0;
+        for batch in &batches {
+            let mut facts = Facts::default();
+            facts.add(Source::GpuSamples, batch).expect("a made batch has what is read");
+            read += facts.into_nodes().iter().map(|node| node.inputs.samples.len()).sum::<usize>();
+        }
+        let seconds = begin.elapsed().as_secs_f64();
+        println!(
+            "{read} rows of gpu_samples -> inputs in {seconds:.3} s: {:.0} samples a second, one core",
+            read as f64 / seconds
+        );
+    }
     for _ in 0..5 {
         let begin = Instant::now();
         let mut rows = 0;

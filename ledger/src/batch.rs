@@ -129,7 +129,7 @@ impl Facts {
         let one = |((cluster, node), facts): ((Text, Text), NodeFacts)| {
             let watched = api_watched.contains(&cluster);
             let (rules, samples, failed_scrapes) = facts.samples.settle(&node);
-            let mut holdings = facts.allocations.settle(&cluster, watched);
+            let mut holdings = facts.allocations.settle(&cluster, watched, facts.inventory.unit());
             let (devices, unweighed) =
                 inventory::devices(&node, &facts.inventory, &samples.seen, rules.horizon_ms, &mut holdings);
             let inputs = Inputs { rules, devices, holdings, samples: samples.samples, failed_scrapes };

@@ -24,16 +24,23 @@ type Observed = (Timestamp, i64);
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum State {
-    Holding(Holding),
+    /// And whether the row says what each device held by number weighs.
+    Holding(Holding, bool),
     Sighting(Sighting),
 }
 
 impl Allocations {
-    pub(super) fn settle(self, cluster: &str, api_watched: bool) -> Vec<Holding> {
+    /// Holdings of the node's devices; one held by number weighs `unit` where its row does not say.
+    pub(super) fn settle(self, cluster: &str, api_watched: bool, unit: Ratio) -> Vec<Holding> {
         let (mut holdings, mut sightings) = (Vec::new(), Vec::new());
         for (_, state) in self.0.into_values() {
             match state {
-                State::Holding(holding) => holdings.push(holding),
+                State::Holding(mut holding, weighed) => {
+                    if let (Held::Count { weight, .. }, false) = (&mut holding.held, weighed) {
+                        *weight = unit;
+                    }
+                    holdings.push(holding);
+                }
                 State::Sighting(sighting) => sightings.push(sighting),
             }
         }
@@ -93,7 +100,7 @@ pub(super) fn add(facts: &mut Facts, batch: &RecordBatch) -> Result<(), BatchErr
                     Some(device) => Held::Device { device, ids, known_from: known_from.get(row) },
                     None => Held::Count { count: counts.count(row).unwrap_or(1), weight: weight.unwrap_or(Ratio::ONE) },
                 };
-                State::Holding(Holding {
+                let holding = Holding {
                     pod: Pod {
                         uid: uid.unwrap_or_else(|| format!("{source}:{this_cluster}/{holding_id}").into()),
                         namespace,
@@ -110,7 +117,8 @@ pub(super) fn add(facts: &mut Facts, batch: &RecordBatch) -> Result<(), BatchErr
                     end: ends.get(row),
                     source: kind,
                     flags,
-                })
+                };
+                State::Holding(holding, weight.is_some())
             }
         };
         let observed = (observed_at.must(row)?, revisions.get(row).unwrap_or(0));

@@ -64,6 +64,15 @@ impl Interval {
     }
 }
 
+impl Inventory {
+    /// What one device asked by number weighs where nobody says it: a whole GPU, or one replica of a shared one.
+    pub(super) fn unit(&self) -> Ratio {
+        let of_devices = || self.devices.values().filter_map(|device| device.labels.replicas).max();
+        let replicas = latest(self.node.values()).replicas.or_else(of_devices);
+        replicas.and_then(|replicas| Ratio::new(1, replicas)).unwrap_or(Ratio::ONE)
+    }
+}
+
 pub(super) fn add(facts: &mut Facts, batch: &RecordBatch) -> Result<(), BatchError> {
     let columns = Columns::of("nodes", batch);
     let text = |name| columns.texts(name);

@@ -346,6 +346,16 @@ fn the_state_observed_last_stands_and_a_node_s_trouble_is_its_devices() {
 }
 
 #[test]
+fn a_replica_asked_by_number_is_a_part_of_a_gpu() {
+    let mut facts = Facts::default();
+    add(&mut facts, Source::Nodes, "nodes", &[node_row("n1").set("kind", "device").set("device", "A").set("replicas", 4)]);
+    let book =
+        on("n1").set("source", "api").set("holding_id", "u1").set("pod_uid", "u1").set("count", 2).set("interval_from", at(0));
+    add(&mut facts, Source::Allocations, "allocations", &[book]);
+    assert_eq!(lines(facts), ["A unheld 3600000", "- u1 1800000", "- held_unknown -1800000"]);
+}
+
+#[test]
 fn the_kubelet_names_the_device_of_an_api_holding() {
     let book = on("n1")
         .set("source", "api")

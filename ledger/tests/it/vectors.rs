@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use ledger::case::run_case;
+use proptest::prelude::*;
 use serde_json::Value;
 
 const CASES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/vectors/accounting.jsonl");
@@ -59,4 +60,46 @@ fn every_case_comes_out_to_the_millisecond() {
     }
     assert_eq!(count, 194, "cases were added or lost");
     assert!(failed.is_empty(), "{} of {count} cases fail: {failed:?}\n{failures}", failed.len());
+}
+
+#[test]
+fn a_bad_case_names_its_field() {
+    let case = std::fs::read_to_string(CASES).unwrap();
+    let case = case.lines().next().unwrap();
+    let check = |from: &str, to: &str, expected: &str| {
+        assert!(case.contains(from), "{from}");
+        assert_eq!(run_case(&case.replacen(from, to, 1)).unwrap_err().to_string(), expected);
+    };
+    let time = "an RFC 3339 time such as 2026-03-02T10:00:00.000Z belongs here";
+    check("\"from\": \"2026", "\"from\": \"26", &format!("window.from: {time}, and it is \"26-03-02T10:00:00.000Z\""));
+    check("\"bound\":", "\"bond\":", &format!("allocations[0].bound: {time}, and it is absent"));
+    check(
+        "\"1002\": 0.8",
+        "\"1002\": []",
+        "samples[0].values.1002: a number, \"NaN\", \"+Inf\" or \"-Inf\" belongs here, and it is []",
+    );
+    let digits = "0.12345678901234567891";
+    let long = format!("samples[0].values.1002: a decimal number of at most 19 digits belongs here, and it is {digits}");
+    check("\"1002\": 0.8", &format!("\"1002\": {digits}"), &long);
+    check("\"devices\": [", "\"devices\": [7, ", "devices[0]: an object belongs here, and it is 7");
+    assert_eq!(run_case("[").unwrap_err().code(), "bad_input");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_text_makes_it_panic(which in 0..194_usize, at in 0.0..1.0_f64, put in "[-0-9e\\[\\]{}\",:.null]{0,6}", cut in 0..12_usize) {
+        let cases = std::fs::read_to_string(CASES).unwrap();
+        let mut case: Vec<char> = cases.lines().filter(|line| line.len() < 20_000).cycle().nth(which).unwrap().chars().collect();
+        let begin = (case.len() as f64 * at) as usize;
+        let end = (begin + cut).min(case.len());
+        case.splice(begin..end, put.chars());
+        // A longer year of hours than anyone asks for is slow, not wrong.
+        let case: String = case.into_iter().collect();
+        let short = |case: &ledger::case::Case| case.window.len_ms() < 40 * 86_400_000;
+        if ledger::case::read(&case).is_ok_and(|case| short(&case)) {
+            let _ = run_case(&case);
+        }
+    }
 }
