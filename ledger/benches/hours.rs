@@ -71,8 +71,8 @@ fn node(n: usize) -> Inputs {
 /// The columns of `gpu_samples` that the ledger reads, for the same node.
 fn batch(inputs: &Inputs) -> RecordBatch {
     let samples = &inputs.samples;
-    let text =
-        |get: &dyn Fn(&Sample) -> &str| -> ArrayRef { Arc::new(samples.iter().map(|s| Some(get(s))).collect::<StringArray>()) };
+    let same = |text: &str| -> ArrayRef { Arc::new(StringArray::from(vec![text; samples.len()])) };
+    let devices = samples.iter().map(|s| Some(&*s.device)).collect::<StringArray>();
     let ratio = |by: f32| -> ArrayRef {
         let share = |i: usize| ((i * 37) % 1000) as f32 / 1000.0 * by;
         Arc::new((0..samples.len()).map(|i| Some(share(i))).collect::<Float32Array>())
