@@ -318,6 +318,18 @@ impl Agent {
         gathered
     }
 
+    /// Takes a page that was recorded at `at` as if target number `index` had answered with it, and the kubelet with `answer`.
+    /// `source` names the recording in place of the target's address. Pages of a target go in in order of time.
+    pub fn recorded(&mut self, index: usize, at: Timestamp, source: &str, page: Body, answer: Answer) -> Gathered {
+        let mut gathered = Gathered::default();
+        if let Some(known) = self.targets.get_mut(index) {
+            known.source = source.to_owned();
+            let podres = known.podres.take();
+            self.one(&mut gathered, Asked { index, at, duration_ms: 0, body: Ok(page), answer, podres });
+        }
+        gathered
+    }
+
     /// Produces gathered rounds; all of them are taken when this returns.
     pub async fn publish(&mut self, gathered: Vec<Gathered>) -> Result<(), AgentError> {
         let (mut samples, mut nodes) = (Vec::new(), Vec::new());
