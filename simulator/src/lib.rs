@@ -1,1 +1,43 @@
-//! placeholder
+//! One fleet from (spec, seed, time): its metrics, its kubelets, its API server's facts, and the truth behind them.
+//!
+//! ```text
+//! FleetSpec ─┐
+//! Seed ──────┴─> Plan: pods, devices, faults ──┬─ state(device, at) ──> /nodes/NAME/metrics   (exporter's renderer)
+//!                                              ├─ podres: one kubelet socket per node
+//!                                              ├─ api_facts, api_changes: holdings, demand, inventory
+//!                                              └─ truth(window): hour rows, exact integrals, every fault by name
+//! ```
+//!
+//! No wall clock inside: a plan is a pure function of (spec, seed), everything else of a plan and a time. One state is behind
+//! all faces, so they agree at every instant.
+//!
+//! Not built yet: MIG and time-slicing, products without DCGM telemetry, gangs over several nodes, clock skew, late and
+//! repeated batches, the NVML library, backfill, replay of traces and the fidelity report.
+//!
+//! Modules in reading order: [`spec`], [`seed`], [`accelerator`], [`shape`], `schedule`, [`fault`], `timeline`, [`plan`],
+//! [`state`](mod@state), [`api`], [`truth`](mod@truth), [`clock`], [`serve`], [`podres`], [`explain`].
+
+pub mod accelerator;
+pub mod api;
+pub mod clock;
+pub mod explain;
+pub mod fault;
+pub mod plan;
+pub mod podres;
+mod schedule;
+pub mod seed;
+pub mod serve;
+pub mod shape;
+pub mod spec;
+pub mod state;
+mod timeline;
+pub mod truth;
+
+pub use api::{ApiFacts, api_changes, api_facts};
+pub use clock::SimClock;
+pub use fault::{Fault, faults};
+pub use plan::{DeviceRef, Plan};
+pub use seed::Seed;
+pub use spec::{FleetSpec, SpecError};
+pub use state::{GpuState, NodeSource, state};
+pub use truth::{TruthError, truth, truth_holdings, truth_rows};

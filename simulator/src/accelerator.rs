@@ -1,0 +1,134 @@
+//! Boards and their constants, from `accelerators.csv`: measured figures with their sources.
+
+use std::sync::LazyLock;
+
+/// One product. A constant that nobody published is absent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Accelerator {
+    /// Name as the driver gives it.
+    pub product: String,
+    /// Who makes it.
+    pub vendor: String,
+    /// Architecture.
+    pub arch: String,
+    /// Device memory, MiB.
+    pub memory_mib: i64,
+    /// Board limit, milliwatts.
+    pub tdp_mw: Option<i64>,
+    /// Draw with nothing loaded, milliwatts.
+    pub idle_mw: Option<i64>,
+    /// Streaming multiprocessors.
+    pub sm_count: Option<i64>,
+    /// Highest SM clock, MHz.
+    pub max_sm_clock_mhz: Option<i64>,
+    /// Highest memory clock, MHz.
+    pub max_mem_clock_mhz: Option<i64>,
+    /// NVLinks of the board; none: no NVLink.
+    pub nvlinks: Option<i64>,
+    /// MIG profiles that it can be split into.
+    pub mig_profiles: Vec<String>,
+    /// Where the figures come from.
+    pub source: String,
+}
+
+/// Constants of a board whose telemetry can be simulated.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Board {
+    pub memory_mib: i64,
+    pub tdp_mw: i64,
+    pub idle_mw: i64,
+    pub max_sm_clock: i64,
+    pub idle_sm_clock: i64,
+    pub max_mem_clock: i64,
+    pub nvlinks: Option<i64>,
+    /// SXM boards: memory clock always up, HBM with a sensor of its own.
+    pub hbm: bool,
+    /// Ampere and later: rows are remapped.
+    pub remaps_rows: bool,
+}
+
+impl Accelerator {
+    /// The board's constants, or the name of the one that is missing.
+    pub(crate) fn board(&self) -> Result<Board, &'static str> {
+        if self.vendor != "NVIDIA" {
+            return Err("DCGM telemetry");
+        }
+        let hbm = self.nvlinks.is_some();
+        let idle_sm_clock = match self.arch.as_str() {
+            "Hopper" => 345,
+            "Blackwell" => 120,
+            "Volta" => 135,
+            "Turing" => 300,
+            _ => 210,
+        };
+        Ok(Board {
+            memory_mib: self.memory_mib,
+            tdp_mw: self.tdp_mw.ok_or("TDP")?,
+            idle_mw: self.idle_mw.ok_or("idle power")?,
+            max_sm_clock: self.max_sm_clock_mhz.ok_or("SM clock")?,
+            idle_sm_clock,
+            max_mem_clock: self.max_mem_clock_mhz.ok_or("memory clock")?,
+            nvlinks: self.nvlinks,
+            hbm,
+            remaps_rows: matches!(self.arch.as_str(), "Ampere" | "Hopper" | "Ada Lovelace" | "Blackwell"),
+        })
+    }
+}
+
+static ALL: LazyLock<Vec<Accelerator>> = LazyLock::new(|| {
+    let mut reader = csv::Reader::from_reader(include_str!("accelerators.csv").as_bytes());
+    let rows = reader.records().map(|record| record.expect("the embedded table of accelerators is well-formed CSV"));
+    rows.map(|row| accelerator(&row)).collect()
+});
+
+fn accelerator(row: &csv::StringRecord) -> Accelerator {
+    let cell = |at: usize| row.get(at).expect("the embedded table of accelerators has 12 columns");
+    let number = |at: usize| {
+        let text = cell(at);
+        (!text.is_empty()).then(|| text.parse::<i64>().expect("the embedded table of accelerators has whole numbers"))
+    };
+    Accelerator {
+        product: cell(0).to_owned(),
+        vendor: cell(1).to_owned(),
+        arch: cell(2).to_owned(),
+        memory_mib: number(3).expect("every accelerator has memory"),
+        tdp_mw: number(4).map(|w| w * 1000),
+        idle_mw: number(5).map(|w| w * 1000),
+        sm_count: number(6),
+        max_sm_clock_mhz: number(7),
+        max_mem_clock_mhz: number(8),
+        nvlinks: cell(9).split_once("x NVLink").map(|(n, _)| n.parse().expect("links are counted")),
+        mig_profiles: cell(10).split(';').filter(|profile| *profile != "none").map(str::to_owned).collect(),
+        source: cell(11).to_owned(),
+    }
+}
+
+/// Every product that we have constants of.
+pub fn all() -> &'static [Accelerator] {
+    &ALL
+}
+
+/// The product called `name`, exactly.
+pub fn by_product(name: &str) -> Option<&'static Accelerator> {
+    ALL.iter().find(|accelerator| accelerator.product == name)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn constants_are_read_with_their_sources() {
+        let h100 = by_product("NVIDIA H100 80GB HBM3").unwrap();
+        assert_eq!((h100.memory_mib, h100.tdp_mw, h100.nvlinks), (81_559, Some(700_000), Some(18)));
+        assert_eq!(h100.mig_profiles.len(), 7);
+        assert_eq!(by_product("NVIDIA L4").unwrap().nvlinks, None);
+        assert!(all().iter().all(|a| !a.source.is_empty()));
+        let refused: Vec<_> = all().iter().filter_map(|a| Some((a.product.as_str(), a.board().err()?))).collect();
+        assert_eq!(
+            refused,
+            [("Tesla V100-SXM2-16GB", "idle power"), ("TPU v5e", "DCGM telemetry"), ("AMD Instinct MI300X", "DCGM telemetry")]
+        );
+    }
+}

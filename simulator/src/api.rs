@@ -1,0 +1,199 @@
+//! What the API server knows, and since when: holdings by number, demand and inventory as whole states (rule A3).
+//!
+//! Times inside an object are cut to whole seconds, as the API writes them; `observed_at_ms` is the exact instant at which
+//! a watcher would hear of the change.
+
+use schemas::{
+    Timestamp,
+    proto::{Demand, Device, Holding, Node, Unavailable},
+};
+
+use crate::plan::{Binding, Plan, PodPlan, RESOURCE, api_second};
+
+/// Whole states, each list in order of observation.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ApiFacts {
+    /// Pods bound to nodes, by number.
+    pub holdings: Vec<Holding>,
+    /// Pods that wait, or waited.
+    pub demands: Vec<Demand>,
+    /// Inventory.
+    pub nodes: Vec<Node>,
+}
+
+/// A change that a watcher hears of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Event {
+    at: i64,
+    subject: Subject,
+    /// How many changes of this subject came before.
+    revision: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Subject {
+    Node(usize),
+    Demand(usize),
+    Holding(usize),
+}
+
+/// Every change, in order.
+pub(crate) fn events(plan: &Plan) -> Vec<Event> {
+    let mut events = Vec::new();
+    let mut push = |subject: Subject, times: &[Option<i64>]| {
+        let mut times: Vec<i64> = times.iter().copied().flatten().collect();
+        times.sort_unstable();
+        times.dedup();
+        events.extend((0..).zip(times).map(|(revision, at)| Event { at, subject, revision }));
+    };
+    for (index, node) in plan.nodes().iter().enumerate() {
+        let spells = node.spells.iter().filter(|spell| spell.unavailable().is_some());
+        let mut times = vec![Some(plan.start_ms())];
+        times.extend(spells.flat_map(|spell| [Some(spell.from), Some(spell.to)]));
+        push(Subject::Node(index), &times);
+    }
+    for (index, pod) in plan.pods().iter().enumerate() {
+        let binding = pod.bound.as_ref();
+        push(Subject::Demand(index), &[Some(pod.created), pod.withdrawn, binding.map(|b| b.bound)]);
+        if let Some(b) = binding {
+            push(Subject::Holding(index), &[Some(b.bound), b.started, b.terminating, Some(b.ended)]);
+        }
+    }
+    events.sort_unstable();
+    events
+}
+
+/// The latest state of everything that was heard of up to `at`; holdings that ended are among them.
+pub fn api_facts(plan: &Plan, at: Timestamp) -> ApiFacts {
+    let known = &plan.api[..plan.api.partition_point(|event| event.at <= at.ms())];
+    let mut seen = std::collections::HashSet::new();
+    let mut latest: Vec<Event> = known.iter().rev().filter(|event| seen.insert(event.subject)).copied().collect();
+    latest.reverse();
+    facts(plan, &latest)
+}
+
+/// Every change in `(from, to]`, each with the whole state after it.
+pub fn api_changes(plan: &Plan, from: Timestamp, to: Timestamp) -> ApiFacts {
+    let upto = |at: Timestamp| plan.api.partition_point(|event| event.at <= at.ms());
+    facts(plan, plan.api.get(upto(from)..upto(to)).unwrap_or_default())
+}
+
+fn facts(plan: &Plan, events: &[Event]) -> ApiFacts {
+    let mut facts = ApiFacts::default();
+    for event in events {
+        match event.subject {
+            Subject::Node(node) => facts.nodes.push(node_state(plan, node, event)),
+            Subject::Demand(pod) => facts.demands.push(demand(plan, &plan.pods()[pod], event)),
+            Subject::Holding(pod) => {
+                let pod = &plan.pods()[pod];
+                let binding = pod.bound.as_ref().expect("only bound pods have holdings");
+                facts.holdings.push(holding(plan, pod, binding, event));
+            }
+        }
+    }
+    facts
+}
+
+impl Event {
+    /// An instant of the object, if it has come to pass.
+    fn so_far(&self, at: impl Into<Option<i64>>) -> Option<i64> {
+        at.into().filter(|at| *at <= self.at).map(api_second)
+    }
+}
+
+fn holding(plan: &Plan, pod: &PodPlan, binding: &Binding, event: &Event) -> Holding {
+    let node = &plan.nodes()[binding.node];
+    let ended_ms = event.so_far(binding.ended);
+    Holding {
+        cluster: node.cluster.to_string(),
+        node: node.name.to_string(),
+        source: "api".into(),
+        id: pod.uid.clone(),
+        observed_at_ms: event.at,
+        revision: event.revision,
+        pod_uid: pod.uid.clone(),
+        namespace: pod.namespace.clone(),
+        pod: pod.name.clone(),
+        team: pod.team.clone(),
+        workload: pod.workload.clone(),
+        queue: pod.queue.into(),
+        resource: RESOURCE.into(),
+        count: Some(pod.gpus),
+        bound_ms: event.so_far(binding.bound),
+        started_ms: event.so_far(binding.started),
+        terminating_from_ms: event.so_far(binding.terminating),
+        end_reason: ended_ms.map_or(String::new(), |_| binding.outcome.end_reason().into()),
+        ended_ms,
+        ..Holding::default()
+    }
+}
+
+fn demand(plan: &Plan, pod: &PodPlan, event: &Event) -> Demand {
+    let binding = pod.bound.as_ref().filter(|binding| binding.bound <= event.at);
+    let withdrawn = event.so_far(pod.withdrawn);
+    let product = if let [only] = pod.products.as_slice() { only.clone() } else { String::new() };
+    // A pod that waits belongs to the cluster of the node that it will get; one that never gets any, to the first.
+    let placed = pod.bound.as_ref().map_or(0, |binding| binding.node);
+    Demand {
+        cluster: plan.nodes()[placed].cluster.to_string(),
+        pod_uid: pod.uid.clone(),
+        observed_at_ms: event.at,
+        revision: event.revision,
+        namespace: pod.namespace.clone(),
+        pod: pod.name.clone(),
+        team: pod.team.clone(),
+        queue: pod.queue.into(),
+        resource: RESOURCE.into(),
+        gpus: pod.gpus,
+        product,
+        asked_ms: api_second(pod.created),
+        ended_ms: binding.map(|binding| api_second(binding.bound)).or(withdrawn),
+        outcome: match (binding, withdrawn) {
+            (Some(_), _) => "bound".into(),
+            (None, Some(_)) => "withdrawn".into(),
+            (None, None) => String::new(),
+        },
+        node: binding.map_or(String::new(), |binding| plan.nodes()[binding.node].name.to_string()),
+    }
+}
+
+fn node_state(plan: &Plan, index: usize, event: &Event) -> Node {
+    let node = &plan.nodes()[index];
+    let product = &node.accelerator.product;
+    let gpus = node.devices.len() as u32;
+    let spells = node.spells.iter().filter(|spell| spell.from <= event.at);
+    let label = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+    Node {
+        cluster: node.cluster.to_string(),
+        node: node.name.to_string(),
+        source: "api".into(),
+        observed_at_ms: event.at,
+        revision: event.revision,
+        present_from_ms: plan.start_ms(),
+        product: product.clone(),
+        region: node.region.clone(),
+        zone: node.zone.clone(),
+        provider: node.provider.clone(),
+        purchase_option: node.purchase_option.clone(),
+        capacity_gpus: Some(gpus),
+        allocatable_gpus: Some(gpus),
+        devices: node
+            .devices
+            .iter()
+            .map(|device| Device { device: device.identity.uuid.clone(), product: product.clone(), ..Device::default() })
+            .collect(),
+        unavailable: spells
+            .filter_map(|spell| {
+                let reason = spell.unavailable()?.to_owned();
+                Some(Unavailable { device: String::new(), reason, from_ms: spell.from, to_ms: event.so_far(spell.to) })
+            })
+            .collect(),
+        labels: [
+            label("nvidia.com/gpu.product", &product.replace(' ', "-")),
+            label("nvidia.com/cuda.driver-version.full", crate::plan::DRIVER_VERSION),
+        ]
+        .into_iter()
+        .collect(),
+        ..Node::default()
+    }
+}

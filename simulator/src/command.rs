@@ -1,0 +1,227 @@
+//! The command line: `serve`, `truth`, `check`.
+
+use std::{
+    error::Error,
+    io::{self, Write},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use clap::{Parser, Subcommand, ValueEnum};
+use schemas::{Timestamp, Window};
+use simulator::{FleetSpec, Plan, Seed, SimClock, explain, podres, serve};
+
+use crate::output::{self, Format};
+
+const EXAMPLES: &str = "Examples:
+  strandline-sim check kwok-fleet/fleets/demo.yaml
+  strandline-sim serve kwok-fleet/fleets/demo.yaml --listen 9500 --speed 60 --sockets /tmp/kubelets
+  curl -s localhost:9500/nodes/h100-0/metrics | head
+  strandline-sim truth kwok-fleet/fleets/demo.yaml --what hours --format csv > truth.csv";
+
+/// One fleet from (spec, seed, time): metrics, kubelets, and the truth behind them.
+#[derive(Debug, Parser)]
+#[command(name = "strandline-sim", version, after_help = EXAMPLES)]
+pub struct Command {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Serve every node's page at /nodes/NAME/metrics, and its kubelet's pod-resources socket.
+    #[command(after_help = "Example:\n  strandline-sim serve fleet.yaml --listen 9500 --speed 60 --sockets /tmp/kubelets")]
+    Serve {
+        #[command(flatten)]
+        fleet: Fleet,
+        /// Where to listen: a port (loopback only), `:PORT` (every interface), or an address.
+        #[arg(long, env = "STRANDLINE_SIM_LISTEN", default_value = "9500")]
+        listen: web::Address,
+        /// How many times faster than the wall's the fleet's clock runs.
+        #[arg(long, env = "STRANDLINE_SIM_SPEED", default_value_t = 1.0)]
+        speed: f64,
+        /// Fleet time to begin at (RFC 3339); default: the spec's start.
+        #[arg(long)]
+        start: Option<Timestamp>,
+        /// Folder for the kubelets' sockets, NODE.sock each; made if it is not there. Not given: no kubelets.
+        #[arg(long, env = "STRANDLINE_SIM_SOCKETS")]
+        sockets: Option<PathBuf>,
+    },
+    /// Print what is true: hour rows, holdings with exact times, faults.
+    #[command(after_help = "Example:\n  strandline-sim truth fleet.yaml --what faults --format json")]
+    Truth {
+        #[command(flatten)]
+        fleet: Fleet,
+        /// What to print.
+        #[arg(long, value_enum, default_value_t = What::Hours)]
+        what: What,
+        /// First instant; default: the fleet's start.
+        #[arg(long)]
+        from: Option<Timestamp>,
+        /// First instant after the window; default: the fleet's end.
+        #[arg(long)]
+        to: Option<Timestamp>,
+        /// How to print it.
+        #[arg(long, value_enum, default_value_t = Format::Table)]
+        format: Format,
+    },
+    /// Check a spec and say what its fleet comes to.
+    #[command(after_help = "Example:\n  strandline-sim check fleet.yaml --format json")]
+    Check {
+        #[command(flatten)]
+        fleet: Fleet,
+        /// How to print it.
+        #[arg(long, value_enum, default_value_t = CheckFormat::Table)]
+        format: CheckFormat,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct Fleet {
+    /// The fleet spec, a YAML file; `-` reads standard input.
+    spec: PathBuf,
+    /// Seed in place of the spec's.
+    #[arg(long, env = "STRANDLINE_SIM_SEED")]
+    seed: Option<Seed>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum What {
+    /// Hour rows, in the columns of gpu_hours.
+    Hours,
+    /// Holdings: API times and exact ones.
+    Holdings,
+    /// Everything that went wrong.
+    Faults,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum CheckFormat {
+    Table,
+    Json,
+}
+
+/// What failed: the exit code (1 failed, 2 wrong usage or configuration) and the whole chain of reasons.
+pub struct Failure {
+    pub exit: u8,
+    pub said: String,
+}
+
+impl<E: Error> From<E> for Failure {
+    fn from(err: E) -> Self {
+        Self { exit: 1, said: chain(&err) }
+    }
+}
+
+/// An error with its sources, outermost first.
+fn chain(err: &dyn Error) -> String {
+    let mut said = err.to_string();
+    let mut next = err.source();
+    while let Some(source) = next {
+        said = format!("{said}: {source}");
+        next = source.source();
+    }
+    said
+}
+
+/// A failure that the caller can mend by asking otherwise.
+fn usage(what: impl std::fmt::Display, err: &dyn Error) -> Failure {
+    Failure { exit: 2, said: format!("{what}: {}", chain(err)) }
+}
+
+impl Command {
+    pub async fn run(self) -> Result<(), Failure> {
+        match self.verb {
+            Verb::Serve { fleet, listen, speed, start, sockets } => {
+                let plan = Arc::new(fleet.plan()?);
+                if !(0.0..=1e6).contains(&speed) {
+                    return Err(Failure { exit: 2, said: format!("--speed {speed} is not between 0 and 1000000") });
+                }
+                let clock = SimClock::running(start.unwrap_or(plan.spec().start), speed);
+                serve_fleet(plan, clock, listen, sockets.as_deref()).await
+            }
+            Verb::Truth { fleet, what, from, to, format } => {
+                let plan = fleet.plan()?;
+                let whole = plan.window();
+                let window = Window::new(from.unwrap_or(whole.from()), to.unwrap_or(whole.to()));
+                let window = window.map_err(|err| usage("--from and --to", &err))?;
+                let mut out = io::BufWriter::new(io::stdout().lock());
+                match what {
+                    What::Hours => {
+                        let batch = simulator::truth(&plan, window).map_err(|err| usage("--from and --to", &err))?;
+                        output::batch(&batch, format, &mut out)?;
+                    }
+                    What::Holdings => output::records(&simulator::truth_holdings(&plan, window), format, &mut out)?,
+                    What::Faults => output::records(&simulator::faults(&plan, window), format, &mut out)?,
+                }
+                Ok(out.flush()?)
+            }
+            Verb::Check { fleet, format } => {
+                let explained = explain::explain(&fleet.plan()?);
+                let mut out = io::stdout().lock();
+                match format {
+                    CheckFormat::Table => write!(out, "{explained}")?,
+                    CheckFormat::Json => writeln!(out, "{}", serde_json::to_string_pretty(&explained)?)?,
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Fleet {
+    fn plan(&self) -> Result<Plan, Failure> {
+        let text =
+            if self.spec == Path::new("-") { io::read_to_string(io::stdin()) } else { std::fs::read_to_string(&self.spec) };
+        let file = self.spec.display();
+        let text = text.map_err(|err| usage(format_args!("cannot read the fleet spec {file}"), &err))?;
+        let spec = FleetSpec::parse(&text).map_err(|err| usage(&file, &err))?;
+        let seed = self.seed.unwrap_or(spec.seed);
+        Plan::new(spec, seed).map_err(|err| usage(&file, &err))
+    }
+}
+
+async fn serve_fleet(plan: Arc<Plan>, clock: SimClock, listen: web::Address, sockets: Option<&Path>) -> Result<(), Failure> {
+    let listener = web::listen(listen).await?;
+    let kubelets = match sockets {
+        Some(folder) => {
+            std::fs::create_dir_all(folder)?;
+            Some(podres::Kubelets::start(&plan, &clock, folder)?)
+        }
+        None => None,
+    };
+    let (metrics, ready) = (web::Metrics::new(), web::Ready::at_once());
+    metrics.gauge("strandline_sim_nodes", "nodes of the fleet", &[]).set(plan.nodes().len() as f64);
+    metrics.gauge("strandline_sim_gpus", "GPUs of the fleet", &[]).set(plan.spec().gpus() as f64);
+    let address = listener.local_addr()?;
+    tracing::info!(%address, seed = %plan.seed(), nodes = plan.nodes().len(), at = %clock.now(), "serving");
+    let router = serve::router(plan, clock).merge(web::pages(metrics, ready));
+    web::serve(listener, router, interrupted()).await?;
+    if let Some(kubelets) = kubelets {
+        kubelets.stop().await;
+    }
+    Ok(())
+}
+
+/// Done on SIGINT or SIGTERM.
+async fn interrupted() {
+    use tokio::signal::unix::{SignalKind, signal};
+    match signal(SignalKind::terminate()) {
+        Ok(mut terminate) => tokio::select! {
+            _ = tokio::signal::ctrl_c() => {}
+            _ = terminate.recv() => {}
+        },
+        Err(_) => drop(tokio::signal::ctrl_c().await),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Command::command().debug_assert();
+    }
+}

@@ -1,0 +1,128 @@
+//! A plan in numbers, before anything runs: what `strandline-sim check` prints.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
+
+use exporter::Page;
+use serde::Serialize;
+
+use crate::{fault, plan::Plan, state};
+
+/// What a fleet comes to.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Explained {
+    /// Name of the fleet.
+    pub name: String,
+    /// Seed.
+    pub seed: u64,
+    /// Nodes.
+    pub nodes: usize,
+    /// GPUs.
+    pub gpus: usize,
+    /// GPUs by product.
+    pub gpus_by_product: BTreeMap<String, usize>,
+    /// Hours planned.
+    pub hours: u32,
+    /// GPU-hours of capacity.
+    pub gpu_hours: u64,
+    /// Scrapes of all nodes over the whole time.
+    pub scrapes: u64,
+    /// Series of one scrape of all nodes, where no GPU is held.
+    pub series: u64,
+    /// The same by metric.
+    pub series_by_metric: BTreeMap<String, u64>,
+    /// Different values of each pod label over the whole time: what pods add to the number of series.
+    pub pod_label_values: BTreeMap<&'static str, usize>,
+    /// Pods that were made.
+    pub pods: usize,
+    /// Pods by shape.
+    pub pods_by_shape: BTreeMap<&'static str, usize>,
+    /// Pods that gave up waiting.
+    pub withdrawn: usize,
+    /// Share of capacity that pods hold, percent.
+    pub allocated_pct: f64,
+    /// Faults by kind.
+    pub faults: BTreeMap<&'static str, usize>,
+}
+
+/// Explains a plan.
+pub fn explain(plan: &Plan) -> Explained {
+    let spec = plan.spec();
+    let window = plan.window();
+    let mut gpus_by_product: BTreeMap<String, usize> = BTreeMap::new();
+    let mut series_by_metric: BTreeMap<String, u64> = BTreeMap::new();
+    let mut page = Page::new();
+    for (index, node) in plan.nodes().iter().enumerate() {
+        *gpus_by_product.entry(node.accelerator.product.clone()).or_default() += node.devices.len();
+        state::read_node(plan, index, window.from(), &mut page);
+        for &(field, _) in page.devices().iter().flat_map(|device| device.readings.as_slice()) {
+            let name = schemas::catalogue::by_id(field).map_or("unknown", |field| field.name);
+            *series_by_metric.entry(name.to_owned()).or_default() += 1;
+        }
+    }
+    let gpus = spec.gpus();
+    let gpu_hours = gpus * u64::from(spec.hours);
+    let mut pods_by_shape: BTreeMap<&'static str, usize> = BTreeMap::new();
+    let (mut names, mut namespaces) = (BTreeSet::new(), BTreeSet::new());
+    let mut held_ms = 0_i64;
+    for pod in plan.pods() {
+        *pods_by_shape.entry(pod.shape.as_str()).or_default() += 1;
+        if let Some(binding) = &pod.bound {
+            names.insert((&pod.namespace, &pod.name));
+            namespaces.insert(&pod.namespace);
+            held_ms += i64::from(pod.gpus) * (binding.ended.min(window.to().ms()) - binding.bound);
+        }
+    }
+    let mut faults: BTreeMap<&'static str, usize> = BTreeMap::new();
+    for fault in fault::faults(plan, window) {
+        *faults.entry(fault.kind).or_default() += 1;
+    }
+    let capacity_ms = gpus as f64 * window.len_ms() as f64;
+    Explained {
+        name: spec.name.clone(),
+        seed: plan.seed().0,
+        nodes: plan.nodes().len(),
+        gpus: gpus as usize,
+        gpus_by_product,
+        hours: spec.hours,
+        gpu_hours,
+        scrapes: plan.nodes().len() as u64 * (window.len_ms() / spec.scrape_interval.ms()) as u64,
+        series: series_by_metric.values().sum(),
+        series_by_metric,
+        pod_label_values: [("namespace", namespaces.len()), ("pod", names.len()), ("container", 1)].into_iter().collect(),
+        pods: plan.pods().len(),
+        pods_by_shape,
+        withdrawn: plan.pods().iter().filter(|pod| pod.withdrawn.is_some()).count(),
+        allocated_pct: (held_ms as f64 / capacity_ms * 1000.0).round() / 10.0,
+        faults,
+    }
+}
+
+impl fmt::Display for Explained {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "fleet {}, seed {}", self.name, self.seed)?;
+        writeln!(f, "{} nodes, {} GPUs, {} hours: {} GPU-hours", self.nodes, self.gpus, self.hours, self.gpu_hours)?;
+        for (product, gpus) in &self.gpus_by_product {
+            writeln!(f, "  {gpus:>6}  {product}")?;
+        }
+        writeln!(f, "{} scrapes, {} series each time over all nodes, by metric:", self.scrapes, self.series)?;
+        for (metric, series) in &self.series_by_metric {
+            writeln!(f, "  {series:>6}  {metric}")?;
+        }
+        writeln!(f, "values of pod labels over the whole time:")?;
+        for (label, values) in &self.pod_label_values {
+            writeln!(f, "  {values:>6}  {label}")?;
+        }
+        writeln!(f, "{} pods, {} of them withdrawn, hold {} % of capacity:", self.pods, self.withdrawn, self.allocated_pct)?;
+        for (shape, pods) in &self.pods_by_shape {
+            writeln!(f, "  {pods:>6}  {shape}")?;
+        }
+        writeln!(f, "faults:")?;
+        for (kind, count) in &self.faults {
+            writeln!(f, "  {count:>6}  {kind}")?;
+        }
+        Ok(())
+    }
+}

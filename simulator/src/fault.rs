@@ -1,0 +1,236 @@
+//! What goes wrong, and when: spells of nodes, events of devices, single scrapes. Each can be listed for the truth.
+
+use schemas::{Timestamp, Window};
+use serde::Serialize;
+
+use crate::{
+    plan::Plan,
+    seed::{self, Draw, Seed},
+    spec::{Down, FleetSpec, NoPage, PerDay, SpellKind, Spells, matches},
+};
+
+/// A spell of a node, on whole seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Spell {
+    pub kind: SpellKind,
+    pub from: i64,
+    pub to: i64,
+    pub how: NoPage,
+}
+
+impl Spell {
+    pub fn holds(&self, at: i64) -> bool {
+        self.from <= at && at < self.to
+    }
+
+    /// The reason of the inventory's unavailable time; none for a spell that only hides the node.
+    pub fn unavailable(&self) -> Option<&'static str> {
+        match self.kind {
+            SpellKind::ExporterDown => None,
+            SpellKind::NotReady => Some("not_ready"),
+            SpellKind::Cordon => Some("cordoned"),
+            SpellKind::Maintenance => Some("maintenance"),
+        }
+    }
+}
+
+/// Random times are drawn slot by slot, so that no logarithm is needed for the gaps between them.
+const SLOT_MS: i64 = 600_000;
+const SLOTS_PER_DAY: f64 = 144.0;
+
+/// Random instants of `[start, end)` on whole seconds, `per_day` of them a day on average.
+fn instants(per_day: f64, start: i64, end: i64, draw: &mut Draw) -> Vec<i64> {
+    let per_slot = per_day / SLOTS_PER_DAY;
+    let (whole, rest) = (per_slot.floor(), per_slot - per_slot.floor());
+    let rest_ppm = (rest * 1e6).round() as u32;
+    let mut found = Vec::new();
+    let mut slot = start;
+    while slot < end {
+        let count = whole as u64 + u64::from(draw.chance(rest_ppm));
+        let from = found.len();
+        found.extend((0..count).map(|_| slot + draw.between(0, SLOT_MS / 1000 - 1) * 1000));
+        found[from..].sort_unstable();
+        slot += SLOT_MS;
+    }
+    found.retain(|at| *at < end);
+    found
+}
+
+/// The spells of node `name`, by their beginning. Spells of one kind do not overlap.
+pub(crate) fn spells(spec: &FleetSpec, seed: Seed, name: &str) -> Vec<Spell> {
+    let (start, end) = (spec.start.ms(), spec.end().ms());
+    let faults = &spec.faults;
+    let mut found = Vec::new();
+    let mut random = |kind: SpellKind, word: &str, spells: &Spells, how: &[NoPage]| {
+        let mut draw = seed.stream(&format!("{word}/{name}"));
+        for from in instants(spells.per_node_day.0, start, end, &mut draw) {
+            let (shortest, longest) = spells.lasts;
+            let to = from + draw.between(shortest.ms() / 1000, longest.ms() / 1000) * 1000;
+            let how = how[draw.below(how.len() as u64) as usize];
+            found.push(Spell { kind, from, to, how });
+        }
+    };
+    if let Some(Down { per_node_day, lasts, how }) = &faults.exporter_down {
+        let spells = Spells { per_node_day: *per_node_day, lasts: *lasts };
+        random(SpellKind::ExporterDown, "exporter_down", &spells, how);
+    }
+    if let Some(spells) = &faults.node_not_ready {
+        random(SpellKind::NotReady, "not_ready", spells, &[NoPage::Refuse]);
+    }
+    if let Some(spells) = &faults.cordon {
+        random(SpellKind::Cordon, "cordon", spells, &[NoPage::Refuse]);
+    }
+    for window in faults.windows.iter().filter(|window| matches(&window.nodes, name)) {
+        let from = start + window.from.ms();
+        found.push(Spell { kind: window.kind, from, to: from + window.lasts.ms(), how: window.how });
+    }
+    found.sort_by_key(|spell| (spell.from, spell.kind, spell.to));
+    let mut apart: Vec<Spell> = Vec::new();
+    for spell in found {
+        match apart.iter_mut().rev().find(|earlier| earlier.kind == spell.kind && spell.from <= earlier.to) {
+            Some(earlier) => earlier.to = earlier.to.max(spell.to),
+            None => apart.push(spell),
+        }
+    }
+    apart
+}
+
+/// XIDs of a device: instants and codes.
+pub(crate) fn xids(spec: &FleetSpec, seed: Seed, uuid: &str) -> Vec<(i64, i64)> {
+    const CODES: [(i64, u32); 8] = [(13, 20), (31, 25), (43, 10), (45, 10), (63, 10), (74, 5), (79, 3), (94, 17)];
+    let Some(rate) = &spec.faults.xid else { return Vec::new() };
+    let mut draw = seed.stream(&format!("xid/{uuid}"));
+    let instants = instants(rate.per_gpu_day.0, spec.start.ms(), spec.end().ms(), &mut draw);
+    instants.into_iter().map(|at| (at, draw.weighted(&CODES))).collect()
+}
+
+/// When the driver of node `name` is to be reloaded.
+pub(crate) fn reloads(spec: &FleetSpec, seed: Seed, name: &str) -> Vec<i64> {
+    let PerDay(rate) = spec.faults.driver_reload.as_ref().map_or(PerDay(0.0), |reload| reload.per_node_day);
+    instants(rate, spec.start.ms(), spec.end().ms(), &mut seed.stream(&format!("reload/{name}")))
+}
+
+/// A reading that a page misprints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Misprint {
+    pub field: u16,
+    pub blank: bool,
+    /// Picks among the ways to be wrong.
+    pub way: u64,
+}
+
+const LOST: u64 = 0x6c6f_7374;
+const BLANK: u64 = 0x626c_616e;
+const RANGE: u64 = 0x7261_6e67;
+
+impl Plan {
+    fn scrape_cell(&self, at: i64) -> u64 {
+        (at - self.start_ms()).div_euclid(self.spec().scrape_interval.ms()) as u64
+    }
+
+    /// What a scraper of node `node` gets in place of a page at `at`, if anything.
+    pub fn no_page(&self, node: usize, at: Timestamp) -> Option<NoPage> {
+        let plan = &self.nodes()[node];
+        let down = plan.spells.iter().find(|spell| spell.kind == SpellKind::ExporterDown && spell.holds(at.ms()));
+        if let Some(spell) = down {
+            return Some(spell.how);
+        }
+        let lost = self.spec().faults.lost_scrapes.0;
+        (seed::mix_below(plan.key ^ LOST, self.scrape_cell(at.ms()), 1_000_000) < lost.into()).then_some(NoPage::Refuse)
+    }
+
+    /// The reading that the page at `at` misprints for a device, if any.
+    pub(crate) fn misprint(&self, device_key: u64, at: i64) -> Option<Misprint> {
+        const FIELDS: [u16; 5] = [155, 203, 1002, 1004, 1005];
+        const RANGED: [u16; 3] = [203, 1002, 1004];
+        let cell = self.scrape_cell(at);
+        let faults = &self.spec().faults;
+        let drawn = |salt: u64, ppm: u32| ppm > 0 && seed::mix_below(device_key ^ salt, cell, 1_000_000) < ppm.into();
+        let pick = |salt: u64, fields: &[u16]| {
+            let way = seed::mix(device_key ^ salt, !cell);
+            (fields[(way >> 32) as usize % fields.len()], way & 0xffff)
+        };
+        if drawn(BLANK, faults.blanks.0) {
+            let (field, way) = pick(BLANK, &FIELDS);
+            return Some(Misprint { field, blank: true, way });
+        }
+        if drawn(RANGE, faults.out_of_range.0) {
+            let (field, way) = pick(RANGE, &RANGED);
+            return Some(Misprint { field, blank: false, way });
+        }
+        None
+    }
+}
+
+/// One thing that went wrong, for the truth.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Fault {
+    /// Cluster.
+    pub cluster: String,
+    /// Node.
+    pub node: String,
+    /// Device, where it is one device's.
+    pub device: Option<String>,
+    /// exporter_down, lost_scrape, not_ready, cordoned, maintenance, xid, counter_reset, blank, out_of_range.
+    pub kind: &'static str,
+    /// The XID's code, the misprinted field, or what scrapers got.
+    pub detail: String,
+    /// From when.
+    pub from: Timestamp,
+    /// Until when; a single event lasts a millisecond, what hits one scrape lasts its interval.
+    pub to: Timestamp,
+}
+
+/// Everything that went wrong in `window`, by node, time, device and kind.
+pub fn faults(plan: &Plan, window: Window) -> Vec<Fault> {
+    let (from, to) = (window.from().ms(), window.to().ms());
+    let interval = plan.spec().scrape_interval.ms();
+    let cells = || {
+        let first = (from - plan.start_ms()).div_euclid(interval).max(0);
+        (first..).map(|cell| plan.start_ms() + cell * interval).take_while(move |at| *at < to)
+    };
+    let mut found = Vec::new();
+    for (n, node) in plan.nodes().iter().enumerate() {
+        let first = found.len();
+        let mut push = |device: Option<&str>, kind: &'static str, detail: String, from: i64, to: i64| {
+            found.push(Fault {
+                cluster: node.cluster.to_string(),
+                node: node.name.to_string(),
+                device: device.map(str::to_owned),
+                kind,
+                detail,
+                from: Timestamp::from_ms(from),
+                to: Timestamp::from_ms(to),
+            });
+        };
+        for spell in node.spells.iter().filter(|spell| spell.from < to && from < spell.to) {
+            match spell.unavailable() {
+                Some(reason) => push(None, reason, String::new(), spell.from, spell.to),
+                None => push(None, "exporter_down", spell.how.as_str().to_owned(), spell.from, spell.to),
+            }
+        }
+        for at in cells() {
+            let down = node.spells.iter().any(|spell| spell.kind == SpellKind::ExporterDown && spell.holds(at));
+            if !down && plan.no_page(n, Timestamp::from_ms(at)).is_some() {
+                push(None, "lost_scrape", NoPage::Refuse.as_str().to_owned(), at, at + interval);
+            }
+        }
+        for device in &node.devices {
+            let uuid = Some(&*device.identity.uuid);
+            for (at, code) in device.xids.iter().filter(|(at, _)| from <= *at && *at < to) {
+                push(uuid, "xid", code.to_string(), *at, at + 1);
+            }
+            for at in device.resets.iter().filter(|at| from <= **at && **at < to) {
+                push(uuid, "counter_reset", String::new(), *at, at + 1);
+            }
+            for at in cells() {
+                if let Some(misprint) = plan.misprint(device.key, at) {
+                    let kind = if misprint.blank { "blank" } else { "out_of_range" };
+                    push(uuid, kind, misprint.field.to_string(), at, at + interval);
+                }
+            }
+        }
+        found[first..].sort_by(|a, b| (a.from, &a.device, a.kind, a.to).cmp(&(b.from, &b.device, b.kind, b.to)));
+    }
+    found
+}

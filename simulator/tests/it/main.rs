@@ -1,0 +1,113 @@
+//! One fleet from outside: the same bytes always, physics that closes, faces that agree, a truth that sums.
+#![allow(clippy::unwrap_used)]
+
+mod command;
+mod faces;
+mod physics;
+mod truth;
+
+use std::sync::Arc;
+
+use exporter::{Collectors, Page, Renderer, Style};
+use schemas::Timestamp;
+use sha2::{Digest, Sha256};
+use simulator::{FleetSpec, Plan, Seed, state};
+
+fn spec(name: &str) -> FleetSpec {
+    let path = format!("{}/../kwok-fleet/fleets/{name}.yaml", env!("CARGO_MANIFEST_DIR"));
+    FleetSpec::parse(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+fn fleet(name: &str) -> Arc<Plan> {
+    let spec = spec(name);
+    let seed = spec.seed;
+    Arc::new(Plan::new(spec, seed).unwrap())
+}
+
+/// Instants of the fleet's time, `step_ms` apart.
+fn ticks(plan: &Plan, step_ms: i64) -> impl DoubleEndedIterator<Item = Timestamp> + use<> {
+    let window = plan.window();
+    (0..window.len_ms() / step_ms).map(move |tick| window.from().plus_ms(tick * step_ms))
+}
+
+fn text(plan: &Plan, node: usize, at: Timestamp) -> Vec<u8> {
+    let (mut page, mut out) = (Page::new(), Vec::new());
+    state::read_node(plan, node, at, &mut page);
+    Renderer::new(Arc::new(Collectors::built_in()), Style::default()).render(&page, &mut out);
+    out
+}
+
+/// Every page of a fleet, asked for in an order of the caller's, hashed in order of time.
+fn hash(plan: &Plan, order: impl Iterator<Item = Timestamp>) -> String {
+    let mut pages: Vec<(Timestamp, usize, Vec<u8>)> = Vec::new();
+    for at in order {
+        pages.extend((0..plan.nodes().len()).map(|node| (at, node, text(plan, node, at))));
+    }
+    pages.sort();
+    let mut hash = Sha256::new();
+    pages.iter().for_each(|(_, _, page)| hash.update(page));
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[test]
+fn equal_arguments_give_equal_bytes_in_any_order_of_asking() {
+    let plan = fleet("small");
+    let forward = hash(&plan, ticks(&plan, 17_001));
+    assert_eq!(hash(&plan, ticks(&plan, 17_001).rev()), forward);
+    assert_eq!(hash(&fleet("small"), ticks(&plan, 17_001)), forward);
+    let other = Plan::new(spec("small"), Seed(8)).unwrap();
+    assert_ne!(hash(&other, ticks(&plan, 17_001)), forward);
+    // The same on every machine and in every build: a change of this line is a change of every recorded fleet.
+    assert_eq!(forward, "61b7689fb5e1010c459ab38f0c58cc2487a90be3e88a6b579aa3997b38c65d28");
+}
+
+#[test]
+fn no_two_pods_hold_a_device_at_one_time() {
+    for seed in 0..6 {
+        let name = if seed < 5 { "small" } else { "demo" };
+        let plan = Plan::new(spec(name), Seed(seed)).unwrap();
+        let mut spans: Vec<((usize, usize), i64, i64, &str)> = Vec::new();
+        for pod in plan.pods() {
+            let Some(b) = &pod.bound else { continue };
+            assert_eq!(b.devices.len(), pod.gpus as usize);
+            assert!(pod.created <= b.bound && b.bound < b.named && b.named < b.ended && b.ended <= b.released, "{pod:?}");
+            assert!(b.started.is_none_or(|started| b.named < started && started < b.ended), "{pod:?}");
+            assert!(b.terminating.is_none_or(|asked| b.named < asked && asked < b.ended), "{pod:?}");
+            spans.extend(b.devices.iter().map(|gpu| ((b.node, *gpu), b.bound, b.released, &*pod.uid)));
+        }
+        spans.sort();
+        for two in spans.windows(2) {
+            assert!(two[0].0 != two[1].0 || two[0].2 <= two[1].1, "seed {seed}: {two:?}");
+        }
+        let mut uids: Vec<&str> = plan.pods().iter().map(|pod| &*pod.uid).collect();
+        uids.sort_unstable();
+        uids.dedup();
+        assert_eq!(uids.len(), plan.pods().len(), "every pod has its own UID");
+    }
+}
+
+#[test]
+fn the_demo_fleet_has_every_kind_of_day() {
+    let plan = fleet("demo");
+    let bound: Vec<_> = plan.pods().iter().filter_map(|pod| Some((pod, pod.bound.as_ref()?))).collect();
+    let count = |what: &dyn Fn(&simulator::plan::PodPlan, &simulator::plan::Binding) -> bool| {
+        bound.iter().filter(|(pod, b)| what(pod, b)).count()
+    };
+    assert!(plan.nodes().len() >= 8 && plan.spec().gpus() >= 64 && plan.spec().teams.len() >= 4);
+    assert!(count(&|pod, b| b.bound - pod.created > 60_000) > 5, "some wait");
+    assert!(plan.pods().iter().any(|pod| pod.withdrawn.is_some()), "some give up");
+    assert!(
+        count(&|_, b| b.started.is_some_and(|started| b.ended - started < 30_000)) > 3,
+        "some are shorter than a scrape interval"
+    );
+    assert!(count(&|_, b| b.started.is_some_and(|started| started - b.bound > 60_000)) > 5, "some pull their image for long");
+    assert!(count(&|_, b| b.terminating.is_some()) > 10, "some are deleted");
+    assert!(count(&|_, b| b.started.is_none()) > 0, "some never start");
+    let mut names: Vec<_> = bound.iter().map(|(pod, _)| (&pod.namespace, &pod.name)).collect();
+    names.sort();
+    assert!(names.windows(2).filter(|two| two[0] == two[1]).count() > 5, "some names come back with another UID");
+    let kinds: std::collections::BTreeSet<_> = simulator::faults(&plan, plan.window()).iter().map(|fault| fault.kind).collect();
+    for kind in ["blank", "cordoned", "counter_reset", "exporter_down", "lost_scrape", "not_ready", "out_of_range", "xid"] {
+        assert!(kinds.contains(kind), "{kind}: {kinds:?}");
+    }
+}
