@@ -7,10 +7,11 @@
 //! ```
 //!
 //! Modules in reading order: [`scrape`], [`parse`], [`page`], [`join`], [`sightings`], [`publish`], [`agent`] (a round, whole);
-//! [`transport`]; [`rows`], [`sink`]; [`clock`]; [`conformance`].
+//! [`transport`]; [`rows`], [`sink`], [`close`]; [`clock`]; [`conformance`].
 
 pub mod agent;
 pub mod clock;
+pub mod close;
 pub mod conformance;
 pub mod join;
 pub mod page;
