@@ -1,0 +1,138 @@
+//! The commands, and what they have in common: times and windows, the lake, output formats, and the configuration file.
+
+pub mod check;
+pub mod conformance;
+pub mod demo;
+pub mod hours;
+pub mod import;
+pub mod parse;
+pub mod report;
+pub mod sql;
+
+use std::{ffi::OsString, fs, path::PathBuf};
+
+use clap::{Args, ValueEnum};
+use lake::Lake;
+use query::show::Format;
+use schemas::{Timestamp, Window};
+
+use crate::failure::Failure;
+
+/// Which lake.
+#[derive(Debug, Clone, Args)]
+pub struct LakeOption {
+    /// Folder of the lake
+    #[arg(long, env = "STRANDLINE_LAKE", value_name = "DIR")]
+    pub lake: PathBuf,
+}
+
+impl LakeOption {
+    /// Opens it.
+    pub fn open(&self) -> Result<Lake, Failure> {
+        Lake::open(&self.lake).map_err(Failure::failed)
+    }
+}
+
+/// Which part of time.
+#[derive(Debug, Clone, Default, Args)]
+pub struct WindowOption {
+    /// First instant: RFC 3339 (2026-03-02T10:00:00Z) or a UTC date (2026-03-02)
+    #[arg(long, env = "STRANDLINE_FROM", value_name = "TIME", value_parser = time)]
+    pub from: Option<Timestamp>,
+    /// First instant after the last
+    #[arg(long, env = "STRANDLINE_TO", value_name = "TIME", value_parser = time)]
+    pub to: Option<Timestamp>,
+}
+
+impl WindowOption {
+    /// The window, open ends filled in with the ends of time; none where neither is given.
+    pub fn window(&self) -> Result<Option<Window>, Failure> {
+        if self.from.is_none() && self.to.is_none() {
+            return Ok(None);
+        }
+        // Ends of time on full hours, and far enough from the type's ends that an hour more does not overflow.
+        let (first, last) = (Timestamp::from_ms(0), Timestamp::from_ms(253_402_300_800_000));
+        let window = Window::new(self.from.unwrap_or(first), self.to.unwrap_or(last));
+        window.map(Some).map_err(|error| Failure::usage(error.to_string()))
+    }
+}
+
+/// Reads a time of the command line.
+pub fn time(text: &str) -> Result<Timestamp, String> {
+    let whole = if text.len() == 10 && text.bytes().filter(|b| *b == b'-').count() == 2 { format!("{text}T00:00:00Z") } else { text.to_owned() };
+    whole.parse::<Timestamp>().map_err(|error| error.to_string())
+}
+
+/// How rows are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum FormatOption {
+    /// For people
+    Table,
+    /// One object a line
+    Json,
+    /// With a header
+    Csv,
+}
+
+impl From<FormatOption> for Format {
+    fn from(option: FormatOption) -> Self {
+        match option {
+            FormatOption::Table => Self::Table,
+            FormatOption::Json => Self::Json,
+            FormatOption::Csv => Self::Csv,
+        }
+    }
+}
+
+/// A runtime for the commands that wait for something.
+pub fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::failed)
+}
+
+/// Turns `--config FILE` into options in front of those of the command line, so that the latter win.
+///
+/// The file is YAML: keys are long options of the command (`lake`, `by`, ...), values their texts; a list repeats the option.
+/// An option that the command does not have is refused like one on the command line, with the nearest known one.
+/// An option whose variable is set in the environment is left to it.
+pub fn configured(arguments: impl IntoIterator<Item = OsString>) -> Result<Vec<OsString>, Failure> {
+    let mut given: Vec<OsString> = arguments.into_iter().collect();
+    let Some(at) = given.iter().position(|a| a == "--config" || a.to_string_lossy().starts_with("--config=")) else {
+        return Ok(given);
+    };
+    let flag = given.remove(at).to_string_lossy().into_owned();
+    let path = match flag.strip_prefix("--config=") {
+        Some(path) => PathBuf::from(path),
+        None if at < given.len() => PathBuf::from(given.remove(at)),
+        None => return Err(Failure::usage("--config needs the path of a YAML file")),
+    };
+    let text = fs::read_to_string(&path).map_err(|error| Failure::usage(format!("cannot read {}: {error}", path.display())))?;
+    let bad = |what: String| Failure::usage(format!("{}: {what}", path.display()));
+    let keys: serde_yaml_ng::Mapping = serde_yaml_ng::from_str(&text).map_err(|error| bad(error.to_string()))?;
+    let mut from_file = Vec::new();
+    for (key, value) in keys {
+        let key = key.as_str().ok_or_else(|| bad("a key is no text".into()))?.to_owned();
+        let option = format!("--{}", key.replace('_', "-"));
+        let variable = format!("STRANDLINE_{}", key.replace('-', "_").to_uppercase());
+        let on_line = given.iter().any(|a| *a == *option || a.to_string_lossy().starts_with(&format!("{option}=")));
+        if std::env::var_os(variable).is_some() || on_line {
+            continue;
+        }
+        let values = match value {
+            serde_yaml_ng::Value::Sequence(values) => values,
+            one => vec![one],
+        };
+        for value in values {
+            match value {
+                serde_yaml_ng::Value::Bool(true) => from_file.push(OsString::from(&option)),
+                serde_yaml_ng::Value::Bool(false) => {}
+                serde_yaml_ng::Value::String(text) => from_file.push(format!("{option}={text}").into()),
+                serde_yaml_ng::Value::Number(number) => from_file.push(format!("{option}={number}").into()),
+                _ => return Err(bad(format!("`{key}` must be a text, a number, true, false or a list of these"))),
+            }
+        }
+    }
+    // After the program's name and the command's.
+    let place = given.len().min(2);
+    given.splice(place..place, from_file);
+    Ok(given)
+}

@@ -1,0 +1,133 @@
+//! `strandline demo`: a simulated fleet through the real path, in one process, and what came of it against the truth.
+//!
+//! ```text
+//! simulator ──HTTP page a node──┐                                        ┌─> report
+//!           ──pod-resources────┴─> agent ──log on disk──> sink ──> close ─> hours ─┼─> check
+//!           ──API facts──────────────────────^                           └─> compare with the truth
+//! ```
+//!
+//! No shortcut: pages are scraped over HTTP and parsed, devices are joined over the kubelets' sockets, messages are protobuf in
+//! a durable log, and the lake is what the sink made of them. Only time is virtual: a round begins when the last one is taken.
+
+mod fleet;
+mod print;
+
+use std::{
+    fs,
+    io::{IsTerminal, Write},
+    path::{Path, PathBuf},
+    time::Instant,
+};
+
+use clap::Args;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use lake::Lake;
+use simulator::{FleetSpec, Plan, Seed};
+
+use crate::{commands::runtime, failure::Failure};
+
+/// The fleet of the demo.
+const FLEET: &str = include_str!("../../../kwok-fleet/fleets/demo.yaml");
+/// Marks a folder as a lake that the demo made and may make anew.
+const MARK: &str = "_state/demo.txt";
+
+/// Simulate a fleet, run it through the real path, and compare the bill with the truth
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  strandline demo
+  strandline demo --keep /tmp/lake --seed 7
+  strandline demo --fleet kwok-fleet/fleets/small.yaml --hours 2
+
+The fleet is simulated; everything after it is the product's own path. The lake stays where the last lines say.")]
+pub struct Options {
+    /// Folder for the lake (default: a new one in the temporary folder)
+    #[arg(long, value_name = "DIR")]
+    keep: Option<PathBuf>,
+    /// Seed of the simulation (default: the fleet's own)
+    #[arg(long, env = "STRANDLINE_SEED")]
+    seed: Option<u64>,
+    /// Simulated hours (default: the fleet's own)
+    #[arg(long)]
+    hours: Option<u32>,
+    /// Fleet to simulate, as YAML (default: kwok-fleet/fleets/demo.yaml)
+    #[arg(long, value_name = "FILE")]
+    fleet: Option<PathBuf>,
+}
+
+/// Runs the command.
+pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), Failure> {
+    let plan = plan(options)?;
+    let lake = fresh_lake(options.keep.as_deref())?;
+    let began = Instant::now();
+    writeln!(
+        out,
+        "simulating {} nodes, {} GPUs, {} h of {} from {}, seed {}",
+        plan.nodes().len(),
+        plan.devices().count(),
+        plan.window().len_ms() / schemas::HOUR_MS,
+        options.fleet.as_deref().map_or("the demo fleet".into(), |path| path.display().to_string()),
+        plan.window().from(),
+        plan.seed().0
+    )
+    .map_err(Failure::output)?;
+    let runtime = runtime()?;
+    let counts = runtime.block_on(fleet::run(plan, &lake))?;
+    let bar = bar("hours");
+    let summary = query::job::run(&lake, query::job::Options::default(), |done, all| {
+        bar.set_length(all as u64);
+        bar.set_position(done as u64);
+    });
+    bar.finish_and_clear();
+    let summary = summary.map_err(Failure::failed)?;
+    print::all(&lake, &counts, &summary, began.elapsed(), out)
+}
+
+fn plan(options: &Options) -> Result<Plan, Failure> {
+    let (name, text) = match &options.fleet {
+        None => ("the demo fleet".to_owned(), FLEET.to_owned()),
+        Some(path) => {
+            let read = fs::read_to_string(path);
+            let text = read.map_err(|error| Failure::usage(format!("cannot read {}: {error}", path.display())))?;
+            (path.display().to_string(), text)
+        }
+    };
+    let wrong = |error: simulator::SpecError| Failure::usage(format!("{name}: {error}"));
+    let mut spec = FleetSpec::parse(&text).map_err(wrong)?;
+    if let Some(hours) = options.hours {
+        spec.hours = hours;
+    }
+    let seed = options.seed.map_or(spec.seed, Seed);
+    Plan::new(spec, seed).map_err(wrong)
+}
+
+/// An empty lake. A folder that holds anything but an earlier demo's lake is left alone.
+fn fresh_lake(keep: Option<&Path>) -> Result<Lake, Failure> {
+    let folder = match keep {
+        Some(folder) => folder.to_owned(),
+        None => tempfile::Builder::new().prefix("strandline-demo-").tempdir().map_err(Failure::failed)?.keep(),
+    };
+    let holds_something = fs::read_dir(&folder).is_ok_and(|mut entries| entries.next().is_some());
+    if holds_something {
+        if !folder.join(MARK).is_file() {
+            let shown = folder.display();
+            return Err(Failure::usage(format!("{shown} is not empty and no demo's lake; give --keep a new folder")));
+        }
+        fs::remove_dir_all(&folder).map_err(Failure::failed)?;
+    }
+    let lake = Lake::create(&folder).map_err(Failure::failed)?;
+    let mark = folder.join(MARK);
+    let written = fs::create_dir_all(folder.join("_state")).and_then(|()| fs::write(&mark, "made by strandline demo; made anew by the next\n"));
+    written.map_err(|error| Failure::because(format!("cannot write {}: {error}", mark.display())))?;
+    Ok(lake)
+}
+
+/// A progress bar on standard error, drawn only where that is a terminal.
+pub fn bar(what: &str) -> ProgressBar {
+    let target = if std::io::stderr().is_terminal() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+    let style = ProgressStyle::with_template("{prefix:>9} [{bar:40}] {pos}/{len}  {elapsed} elapsed, {eta} to go  {msg}");
+    let bar = ProgressBar::with_draw_target(Some(0), target).with_prefix(what.to_owned());
+    match style {
+        Ok(style) => bar.with_style(style.progress_chars("=> ")),
+        Err(_) => bar, // the template is ours and right; a bar without it is still a bar
+    }
+}

@@ -1,0 +1,214 @@
+//! The fleet, run: exporters and kubelets on loopback, agents that scrape them tick by tick, a sink, and closing.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use ingest::{
+    agent::{Agent, Options, Target, Topics},
+    clock::VirtualClock,
+    close::{self, Closer},
+    publish,
+    sink::{self, Sink},
+    transport::{
+        Record, Topic,
+        local::{self, Log, TopicSpec},
+    },
+};
+use lake::{ClosedKey, Footer, Lake};
+use schemas::{HOUR_MS, Timestamp, Window, proto::{Allocation, allocation}, tables};
+use simulator::{ApiFacts, Plan, SimClock, api_changes, api_facts, podres::Kubelets, serve};
+
+use crate::failure::Failure;
+
+/// What went through the path.
+#[derive(Debug, Clone, Default)]
+pub struct Counts {
+    /// Rounds by status.
+    pub rounds: BTreeMap<&'static str, u64>,
+    /// Series read from pages.
+    pub series: u64,
+    /// Messages in the log, and their bytes.
+    pub messages: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// Hot files that the sink published.
+    pub hot_files: u64,
+}
+
+/// Partitions of a topic.
+const PARTITIONS: u32 = 2;
+/// Whole states are published again after this long (DESIGN 3.3).
+const SNAPSHOT_MS: i64 = 600_000;
+
+/// Runs the whole window of `plan` into `lake`, closes its hours, and writes the truth beside them.
+pub async fn run(plan: Plan, lake: &Lake) -> Result<Counts, Failure> {
+    let plan = Arc::new(plan);
+    let window = plan.window();
+    let clock = SimClock::stopped(window.from());
+    let virtual_clock = Arc::new(VirtualClock::at(window.from()));
+
+    let address: web::Address = "0".parse().map_err(Failure::failed)?; // any free port, loopback only
+    let listener = web::listen(address).await.map_err(Failure::failed)?;
+    let port = listener.local_addr().map_err(Failure::failed)?.port();
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let pages = tokio::spawn(web::serve(listener, serve::router(plan.clone(), clock.clone()), async {
+        let _ = stopped.await;
+    }));
+    let sockets = tempfile::Builder::new().prefix("sl-").tempdir().map_err(Failure::failed)?;
+    let kubelets = Kubelets::start(&plan, &clock, sockets.path()).map_err(Failure::failed)?;
+
+    let names = [publish::SAMPLES, publish::ALLOCATIONS, publish::NODES];
+    let topics = names.map(|name| TopicSpec { name, partitions: PARTITIONS });
+    let log = Log::open(&lake.root().join("_log"), &topics, local::Options::default()).map_err(Failure::failed)?;
+    let topic = |name: &str| log.topic(name).map(|topic| topic as Arc<dyn Topic>).map_err(Failure::failed);
+    let topics = Topics { samples: topic(publish::SAMPLES)?, allocations: topic(publish::ALLOCATIONS)?, nodes: topic(publish::NODES)? };
+    let mut sink = Sink::open(
+        lake.clone(),
+        vec![topics.samples.clone(), topics.allocations.clone(), topics.nodes.clone()],
+        sink::Options { cut_age_ms: HOUR_MS, ..sink::Options::default() },
+    )
+    .map_err(Failure::failed)?;
+    let mut agents = agents(&plan, port, &kubelets, &topics, &virtual_clock)?;
+
+    let interval = plan.spec().scrape_interval.ms();
+    let mut counts = Counts::default();
+    let bar = super::bar("scraping");
+    bar.set_length(u64::try_from(window.len_ms() / interval).unwrap_or(0));
+    let mut now = window.from();
+    let mut before = now.plus_ms(-1);
+    let mut snapshot = now;
+    while now < window.to() {
+        clock.set(now);
+        virtual_clock.set(now);
+        let facts = if now >= snapshot {
+            snapshot = now.plus_ms(SNAPSHOT_MS);
+            // All that changed since the last round, and all that is live.
+            merge(api_changes(&plan, before, now), live(api_facts(&plan, now)))
+        } else {
+            api_changes(&plan, before, now)
+        };
+        publish_facts(&topics, &facts, now)?;
+        before = now;
+        let rounds = agents.iter_mut().map(|agent| agent.round(now));
+        for report in join_all(rounds).await {
+            let report = report.map_err(Failure::failed)?;
+            for (status, count) in report.by_status {
+                *counts.rounds.entry(status).or_default() += count;
+            }
+            counts.series += report.series;
+            counts.messages += report.messages;
+            counts.bytes += report.bytes;
+        }
+        let next = now.plus_ms(interval);
+        if next.hour() != now.hour() {
+            counts.hot_files += tokio::task::block_in_place(|| sink.step(now)).map_err(Failure::failed)?.files;
+        }
+        now = next;
+        bar.inc(1);
+    }
+    // What the API says at the end of the window, so that nothing seems to go on after it.
+    publish_facts(&topics, &api_changes(&plan, before, window.to()), window.to())?;
+    bar.finish_and_clear();
+    counts.hot_files += sink.flush(window.to()).map_err(Failure::failed)?.files;
+    close_hours(lake, window)?;
+    write_truth(&plan, lake, window)?;
+
+    kubelets.stop().await;
+    let _ = stop.send(());
+    pages.await.map_err(Failure::failed)?.map_err(Failure::failed)?;
+    Ok(counts)
+}
+
+/// One agent a cluster, for all of its nodes.
+fn agents(
+    plan: &Plan,
+    port: u16,
+    kubelets: &Kubelets,
+    topics: &Topics,
+    clock: &Arc<VirtualClock>,
+) -> Result<Vec<Agent>, Failure> {
+    let mut targets: BTreeMap<&str, Vec<Target>> = BTreeMap::new();
+    for node in plan.nodes() {
+        let address = format!("http://127.0.0.1:{port}{}", serve::path(&node.name));
+        let address = address.parse().map_err(Failure::failed)?;
+        let target = Target { node: node.name.to_string(), address, podres_socket: Some(kubelets.socket(&node.name)) };
+        targets.entry(&node.cluster).or_default().push(target);
+    }
+    let interval_ms = u32::try_from(plan.spec().scrape_interval.ms()).unwrap_or(u32::MAX);
+    let one = |(cluster, targets): (&str, Vec<Target>)| {
+        // A page that never comes costs this much of real time, once for each scrape that is lost so.
+        let options = Options { interval_ms, timeout: Duration::from_millis(250), ..Options::new(cluster) };
+        Agent::new(options, targets, topics.clone(), clock.clone()).map_err(Failure::failed)
+    };
+    targets.into_iter().map(one).collect()
+}
+
+/// Without holdings and waits that are long over.
+fn live(mut facts: ApiFacts) -> ApiFacts {
+    facts.holdings.retain(|holding| holding.ended_ms.is_none());
+    facts.demands.retain(|demand| demand.ended_ms.is_none());
+    facts
+}
+
+fn merge(mut facts: ApiFacts, more: ApiFacts) -> ApiFacts {
+    facts.holdings.extend(more.holdings);
+    facts.demands.extend(more.demands);
+    facts.nodes.extend(more.nodes);
+    facts
+}
+
+fn publish_facts(topics: &Topics, facts: &ApiFacts, now: Timestamp) -> Result<(), Failure> {
+    let mut allocations: Vec<Record> = facts.holdings.iter().cloned().map(publish::holding).collect();
+    allocations.extend(facts.demands.iter().map(|demand| demand_record(demand, now)));
+    if !allocations.is_empty() {
+        topics.allocations.produce(&allocations).map_err(Failure::failed)?;
+    }
+    let nodes: Vec<Record> = facts.nodes.iter().map(publish::node).collect();
+    if !nodes.is_empty() {
+        topics.nodes.produce(&nodes).map_err(Failure::failed)?;
+    }
+    Ok(())
+}
+
+fn demand_record(demand: &schemas::proto::Demand, now: Timestamp) -> Record {
+    use schemas::proto::Message as _;
+    let message = Allocation { state: Some(allocation::State::Demand(demand.clone())) };
+    Record { key: format!("{}/{}", demand.cluster, demand.node).into_bytes(), value: message.encode_to_vec(), at_ms: now.ms() }
+}
+
+fn close_hours(lake: &Lake, window: Window) -> Result<(), Failure> {
+    let mut closer = Closer::new(lake.clone(), close::Options::default());
+    closer.close(window.to(), window.to()).map_err(Failure::failed)?;
+    Ok(())
+}
+
+fn write_truth(plan: &Plan, lake: &Lake, window: Window) -> Result<(), Failure> {
+    let table = tables::get("truth_gpu_hours");
+    for hour in window.hours() {
+        let part = Window::new(hour, hour.plus_ms(HOUR_MS)).ok().and_then(|whole| window.clip(whole));
+        let Some(part) = part else { continue };
+        let rows = simulator::truth(plan, part).map_err(Failure::failed)?;
+        let rows = lake::encode::sorted(table, &[rows]).map_err(Failure::failed)?;
+        let footer = Footer { writer_epoch: "truth".into(), ..Footer::default() };
+        lake.publish_closed(table, ClosedKey { hour, shard: 0 }, &[rows], footer).map_err(Failure::failed)?;
+    }
+    Ok(())
+}
+
+/// Waits for all of a few futures at once.
+async fn join_all<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
+    let mut futures: Vec<_> = futures.map(|future| (Box::pin(future), None)).collect();
+    std::future::poll_fn(|context| {
+        let mut waiting = false;
+        for (future, output) in &mut futures {
+            if output.is_none() {
+                match future.as_mut().poll(context) {
+                    std::task::Poll::Ready(value) => *output = Some(value),
+                    std::task::Poll::Pending => waiting = true,
+                }
+            }
+        }
+        if waiting { std::task::Poll::Pending } else { std::task::Poll::Ready(()) }
+    })
+    .await;
+    futures.into_iter().filter_map(|(_, output)| output).collect()
+}

@@ -1,0 +1,11 @@
+//! End to end: through the commands and the servers, against traces, truth and peers.
+
+#![allow(clippy::unwrap_used)]
+
+mod bad_input;
+mod closed_loop;
+mod command;
+mod edges;
+mod peers;
+mod real_input;
+mod real_page;
