@@ -4,11 +4,15 @@
 //! smaller pods filling what larger ones leave; a pod goes to the node that it leaves fullest, notebooks and serving to
 //! boards without NVLink where they may.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use exporter::Attributes;
 
 use crate::{
+    accelerator,
     plan::{Binding, CONTAINER, NodePlan, Outcome, PodPlan},
     seed::{Draw, Seed},
     shape::Shape,
@@ -44,12 +48,17 @@ pub(crate) fn pods(spec: &FleetSpec, seed: Seed, nodes: &[NodePlan]) -> Vec<PodP
         seed,
         end: spec.end().ms(),
         nodes,
-        free: nodes.iter().map(|node| (0..node.devices.len()).collect()).collect(),
+        free: Vec::new(),
+        by_free: BTreeMap::new(),
         requests: Vec::new(),
         events: BTreeMap::new(),
         count: 0,
         waiting: Vec::new(),
     };
+    for (node, plan) in nodes.iter().enumerate() {
+        day.free.push(Vec::new());
+        day.release(node, (0..plan.devices.len()).collect());
+    }
     let weights: f64 = spec.teams.iter().map(|team| team.weight).sum();
     for team in &spec.teams {
         let gpus = spec.arrivals.load * spec.gpus() as f64 * team.weight / weights;
@@ -78,6 +87,8 @@ struct Day<'a> {
     nodes: &'a [NodePlan],
     /// Free devices of each node, ascending.
     free: Vec<Vec<usize>>,
+    /// Nodes by product and number of free devices.
+    by_free: BTreeMap<&'a str, BTreeMap<usize, BTreeSet<usize>>>,
     requests: Vec<Request>,
     events: BTreeMap<(i64, u64), Event>,
     count: u64,
@@ -189,10 +200,11 @@ impl Day<'_> {
                 }
             }
             Event::Room { node, devices } => {
-                self.free[node].extend(devices);
-                self.free[node].sort_unstable();
+                self.release(node, devices);
+                // Nothing else has changed, so whoever waits can only go here.
                 for index in std::mem::take(&mut self.waiting) {
-                    if self.place(index, now) {
+                    if self.takes(node, index, now) {
+                        self.bind(index, node, now);
                         self.requests[index].waits = false;
                     } else {
                         self.waiting.push(index);
@@ -202,24 +214,57 @@ impl Day<'_> {
         }
     }
 
-    /// Binds a pod if a node has room for it.
+    /// Whether `node` has room for a pod at `now` and may take it.
+    fn takes(&self, node: usize, index: usize, now: i64) -> bool {
+        let pod = &self.requests[index].pod;
+        self.free[node].len() >= pod.gpus as usize && wants(pod, &self.nodes[node].accelerator.product) && self.open(node, now)
+    }
+
+    fn open(&self, node: usize, now: i64) -> bool {
+        !self.nodes[node].spells.iter().any(|spell| spell.kind != SpellKind::ExporterDown && spell.holds(now))
+    }
+
+    fn release(&mut self, node: usize, devices: Vec<usize>) {
+        self.count_free(node, false);
+        self.free[node].extend(devices);
+        self.free[node].sort_unstable();
+        self.count_free(node, true);
+    }
+
+    /// Enters `node` under its number of free devices, or strikes it out.
+    fn count_free(&mut self, node: usize, enter: bool) {
+        let product = self.nodes[node].accelerator.product.as_str();
+        let alike = self.by_free.entry(product).or_default().entry(self.free[node].len()).or_default();
+        if enter {
+            alike.insert(node);
+        } else {
+            alike.remove(&node);
+        }
+    }
+
+    /// Binds a pod if a node has room for it: of the products that suit it, the node that it leaves fullest.
     fn place(&mut self, index: usize, now: i64) -> bool {
         let pod = &self.requests[index].pod;
         let need = pod.gpus as usize;
         let light = matches!(pod.shape, Shape::Inference | Shape::Notebook);
-        let allowed = |product: &String| pod.products.is_empty() || pod.products.contains(product);
-        let fits = |node: &usize| {
-            let plan = &self.nodes[*node];
-            self.free[*node].len() >= need
-                && allowed(&plan.accelerator.product)
-                && !plan.spells.iter().any(|spell| spell.kind != SpellKind::ExporterDown && spell.holds(now))
+        let best = |(product, by_free): (&&str, &BTreeMap<usize, BTreeSet<usize>>)| {
+            let fullest = by_free.range(need..).find_map(|(free, nodes)| {
+                let node = nodes.iter().copied().find(|node| self.open(*node, now))?;
+                Some((free - need, node))
+            })?;
+            let misfit = accelerator::by_product(product)?.nvlinks.is_some() == light;
+            Some((misfit, fullest))
         };
-        let rank = |node: &usize| {
-            let misfit = self.nodes[*node].accelerator.nvlinks.is_some() == light;
-            (misfit, self.free[*node].len() - need, *node)
-        };
-        let Some(node) = (0..self.nodes.len()).filter(fits).min_by_key(rank) else { return false };
-        let devices: Vec<usize> = self.free[node].drain(..need).collect();
+        let suiting = self.by_free.iter().filter(|(product, _)| wants(pod, product));
+        let Some((_, (_, node))) = suiting.filter_map(best).min() else { return false };
+        self.bind(index, node, now);
+        true
+    }
+
+    fn bind(&mut self, index: usize, node: usize, now: i64) {
+        self.count_free(node, false);
+        let devices: Vec<usize> = self.free[node].drain(..self.requests[index].pod.gpus as usize).collect();
+        self.count_free(node, true);
         let request = &self.requests[index];
         let mut draw = self.seed.stream(&format!("{}/life", request.pod.path));
         let binding = life(&request.pod, request.work_ms, node, devices.clone(), now, &mut draw);
@@ -234,8 +279,12 @@ impl Day<'_> {
         }
         self.requests[index].pod.bound = Some(binding);
         self.at(freed, Event::Room { node, devices });
-        true
     }
+}
+
+/// Whether a pod asks for `product`, by name or by asking for none.
+fn wants(pod: &PodPlan, product: &str) -> bool {
+    pod.products.is_empty() || pod.products.iter().any(|p| p == product)
 }
 
 /// How a pod's life goes once it has its place at `now`.
