@@ -44,8 +44,6 @@ pub(crate) struct Witness<'a> {
 impl<'a> Witness<'a> {
     pub(crate) fn of(world: &'a DeviceWorld<'a>, scrapes: &'a Scrapes, horizon_ms: i64, window: Ms) -> Self {
         let first = world.covers.partition_point(|cover| cover.until <= window.0);
-        // The last record before the hour is kept though it reaches no further: it says how long the device is silent.
-        let first = first.saturating_sub(1);
         let end = world.covers.partition_point(|cover| cover.at < window.1).max(first);
         let covers = &world.covers[first..end];
         let count = |cover: &Cover| u32::try_from(world.owners_at(cover.at).count()).unwrap_or(u32::MAX).max(1);

@@ -94,8 +94,8 @@ impl Reading {
         }
     }
 
-    /// The reading of a stored ratio. An f32 gives back the six decimals that DCGM prints; above 1 those are judged,
-    /// for the limits 1.01 and 1.5 are meant as printed, and below nine tell any two values apart and none from 0.
+    /// The reading of a stored ratio. An f32 gives back the six decimals that DCGM prints; nine tell any two values
+    /// apart and leave none above 0 at 0.
     pub fn of_ratio(stored: f32, on_instance: bool) -> Self {
         let wide = f64::from(stored);
         if stored.is_nan() || wide >= FP64_BLANK || (INT32_BLANKS.0..=INT32_BLANKS.1 + 1.0).contains(&wide) {
@@ -105,8 +105,7 @@ impl Reading {
             return Self::OutOfRange;
         }
         let ppm = (wide * 1e6).round() as u32;
-        let billionths =
-            if wide > 1.0 { u64::from(ppm) * 1000 } else { ((wide * 1e9).round() as u64).max(u64::from(wide > 0.0)) };
+        let billionths = ((wide * 1e9).round() as u64).max(u64::from(wide > 0.0));
         let printed = Decimal { negative: false, mantissa: billionths, exponent: -9 };
         let unit = if on_instance { Unit::InstanceRatio } else { Unit::Ratio };
         Self::classify(printed, unit, |_| ppm)

@@ -257,6 +257,8 @@ mod tests {
     fn a_device_in_the_place_of_another_ends_it() {
         let pods = [api("uid-1", 1, 100, None)];
         check(Some(&pods), &[seen("A", 110, Some(150)), seen("B", 170, None)], &["uid-1 A 110..170", "uid-1 B 170..open"]);
+        check(Some(&pods), &[seen("A", 110, Some(150)), seen("B", 150, None)], &["uid-1 A 110..150", "uid-1 B 150..open"]);
+        check(Some(&pods), &[seen("A", 110, Some(150)), seen("B", 149, None)], &["uid-1 A 110..open", "uid-1 B 149..open"]);
         check(Some(&pods), &[seen("A", 110, Some(150))], &["uid-1 A 110..open"]);
         check(Some(&pods), &[seen("A", 110, Some(150)), seen("A", 170, None)], &["uid-1 A 110..open"]);
     }

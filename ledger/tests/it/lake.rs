@@ -301,10 +301,14 @@ fn on(node: &str) -> Row {
     Row::default().set("cluster", "bay").set("node", node)
 }
 
-/// A node's account in the first hour, as lines.
+/// The account of the first hour, as lines.
 fn lines(facts: Facts) -> Vec<String> {
+    lines_of(facts.into_nodes())
+}
+
+fn lines_of(nodes: Vec<NodeInputs>) -> Vec<String> {
     let mut lines = Vec::new();
-    for node in facts.into_nodes() {
+    for node in nodes {
         lines.extend(node.unweighed.iter().map(|device| format!("unweighed {device}")));
         for row in hours(&node.inputs, window(0, 3_600_000)).unwrap() {
             let device = row.place.device.as_deref().unwrap_or("-");
@@ -411,23 +415,57 @@ fn instances_are_weighed_by_their_profile_and_a_new_layout_takes_over() {
     assert_eq!(lines(facts), ["unweighed M/3"]);
 }
 
+/// A holding of device A on n1 from the first instant on.
+fn held() -> Row {
+    let row = on("n1").set("source", "import").set("holding_id", "u1").set("pod_uid", "u1");
+    row.set("device", "A").set("interval_from", at(0))
+}
+
 #[test]
 fn a_clock_that_is_off_is_put_right_and_said() {
     let node = node_row("n1").set("kind", "device").set("device", "A");
-    let book = on("n1")
-        .set("source", "import")
-        .set("holding_id", "u1")
-        .set("pod_uid", "u1")
-        .set("device", "A")
-        .set("interval_from", at(0));
     let sample = on("n1").set("device", "A").set("at", at(90_000)).set("source", "s");
     let round = on("n1").set("at", at(90_000)).set("source", "s").set("status", "ok").set("interval_ms", 40_000);
-    for (skew, expected) in [(90_000, "A u1 3600000 skew_corrected"), (500, "A u1 3600000")] {
+    let failed = round.clone().set("at", at(95_000)).set("status", "timeout");
+    let corrected = "A u1 3600000 skew_corrected";
+    for (skew, taken, missed, expected) in
+        [(20_000, 70_000, 75_000, corrected), (-501, 90_501, 95_501, corrected), (500, 90_000, 95_000, "A u1 3600000")]
+    {
         let mut facts = Facts::default();
         add(&mut facts, Source::Nodes, "nodes", std::slice::from_ref(&node));
-        add(&mut facts, Source::Allocations, "allocations", std::slice::from_ref(&book));
+        add(&mut facts, Source::Allocations, "allocations", &[held()]);
         add(&mut facts, Source::GpuSamples, "gpu_samples", std::slice::from_ref(&sample));
-        add(&mut facts, Source::Scrapes, "scrapes", &[round.clone().set("skew_ms", skew)]);
-        assert_eq!(lines(facts), [expected]);
+        add(&mut facts, Source::Scrapes, "scrapes", &[round.clone().set("skew_ms", skew), failed.clone().set("skew_ms", skew)]);
+        let nodes = facts.into_nodes();
+        assert_eq!((nodes[0].inputs.samples[0].at, nodes[0].inputs.failed_scrapes[0].at), (at(taken), at(missed)));
+        assert_eq!(lines_of(nodes), [expected]);
     }
+}
+
+#[test]
+fn a_page_in_conflict_with_itself_says_so_where_it_is_used() {
+    let mut sample = on("n1").set("device", "A").set("at", at(0)).set("source", "s").set("faults", "1001:sentinel,1002:conflict");
+    sample.0.insert("prof_sm_active".into(), Cell::Float(0.5));
+    let mut facts = Facts::default();
+    add(&mut facts, Source::Allocations, "allocations", &[held()]);
+    add(&mut facts, Source::GpuSamples, "gpu_samples", &[sample]);
+    assert_eq!(lines(facts), ["A u1 3600000 conflict"]);
+}
+
+#[test]
+fn the_state_of_a_holding_observed_last_stands_whichever_came_first() {
+    let open = held().set("observed_at", at(100)).set("revision", 1);
+    let ended = held().set("observed_at", at(100)).set("revision", 2).set("interval_to", at(600_000));
+    for states in [[open.clone(), ended.clone()], [ended, open]] {
+        let mut facts = Facts::default();
+        add(&mut facts, Source::Allocations, "allocations", &states);
+        assert_eq!(lines(facts), ["A u1 600000", "A unheld 3000000"]);
+    }
+}
+
+#[test]
+fn a_device_has_at_least_the_ids_that_one_pod_holds_of_it() {
+    let mut facts = Facts::default();
+    add(&mut facts, Source::Allocations, "allocations", &[held().set("ids", 2)]);
+    assert_eq!(lines(facts), ["A u1 3600000 shared"]);
 }
