@@ -32,6 +32,7 @@ struct Sighting {
     replica_ids: BTreeSet<String>,
     ids: u32,
     first_seen: Timestamp,
+    last_listed: Timestamp,
     missed: bool,
 }
 
@@ -58,6 +59,7 @@ impl Sightings {
                 Some((ids, replica_ids)) => {
                     let differs = ids != sighting.ids || replica_ids != sighting.replica_ids;
                     (sighting.ids, sighting.replica_ids, sighting.missed) = (ids, replica_ids, false);
+                    sighting.last_listed = at;
                     if differs || snapshot {
                         changed.push((sighting.clone(), None));
                     }
@@ -74,7 +76,7 @@ impl Sightings {
             }
         }
         for ([namespace, pod, container, device], (ids, replica_ids)) in now {
-            let sighting = Sighting { namespace, pod, container, device, replica_ids, ids, first_seen: at, missed: false };
+            let sighting = Sighting { namespace, pod, container, device, replica_ids, ids, first_seen: at, last_listed: at, missed: false };
             changed.push((sighting.clone(), None));
             kept.push(sighting);
         }
@@ -108,6 +110,7 @@ impl Sightings {
             ids: Some(s.ids),
             replica_ids: s.replica_ids.into_iter().collect(),
             known_from_ms: Some(s.first_seen.ms()),
+            last_listed_ms: Some(s.last_listed.ms()),
             ended_ms: ended.map(Timestamp::ms),
             end_reason: ended.map_or(String::new(), |_| "unlisted".to_owned()),
             ..Holding::default()

@@ -31,6 +31,8 @@ pub struct Sighting {
     pub first_seen: Timestamp,
     /// Where it was missed; none while it is listed.
     pub seen_until: Option<Timestamp>,
+    /// The last listing that has it, where told. A pod bound after that is another of the same name, and not seen here.
+    pub last_listed: Option<Timestamp>,
     /// What else is to be said of it.
     pub flags: FlagSet,
 }
@@ -38,6 +40,15 @@ pub struct Sighting {
 impl Sighting {
     fn end(&self) -> Timestamp {
         self.seen_until.unwrap_or(Timestamp::from_ms(i64::MAX))
+    }
+
+    /// Whether some listing may have meant a pod bound at `bound`.
+    fn may_mean(&self, bound: Timestamp) -> bool {
+        match (self.seen_until, self.last_listed) {
+            (Some(_), Some(last)) => bound <= last,
+            (Some(until), None) => bound < until,
+            (None, _) => true,
+        }
     }
 }
 
@@ -48,7 +59,8 @@ impl Sighting {
 ///
 /// A sighting speaks for the holdings of its (node, namespace, pod) that were live while it lasted, from its
 /// beginning or their bind on; where there is none, for the one last bound before it, whose end it does not move.
-/// A device record ends with its holding, or where another device took its place. A sighting that no holding
+/// A device record ends with its holding, or where another device took its place. A pod that was bound after the last
+/// listing is another one of the same name and is not meant. A sighting that no holding
 /// explains is an owner of its own, named after its first sighting.
 pub fn settle(cluster: &str, api: Option<&[Holding]>, sightings: &[Sighting]) -> Vec<Holding> {
     let mut settled: BTreeSet<Holding> = api.unwrap_or_default().iter().cloned().collect();
@@ -85,7 +97,7 @@ pub fn settle(cluster: &str, api: Option<&[Holding]>, sightings: &[Sighting]) ->
 fn holders_of<'a>(sighting: &Sighting, holdings: &[&'a Holding]) -> Vec<&'a Holding> {
     let meant = |h: &&Holding| sighting.pod_uid.as_ref().is_none_or(|uid| h.pod.uid == *uid);
     let holdings: Vec<&Holding> = holdings.iter().copied().filter(meant).collect();
-    let live = |h: &&&Holding| h.bound < sighting.end() && h.end.is_none_or(|end| sighting.first_seen < end);
+    let live = |h: &&&Holding| sighting.may_mean(h.bound) && h.end.is_none_or(|end| sighting.first_seen < end);
     let live: Vec<&Holding> = holdings.iter().filter(live).copied().collect();
     if !live.is_empty() {
         return live;
@@ -209,6 +221,7 @@ mod tests {
             ids: Ids::ONE,
             first_seen: at(first_seen),
             seen_until: seen_until.map(at),
+            last_listed: None,
             flags: FlagSet::EMPTY,
         }
     }
@@ -238,6 +251,15 @@ mod tests {
     fn a_sighting_names_the_device_of_the_holding_live_then() {
         let pods = [api("uid-1", 1, 100, Some(200)), api("uid-2", 1, 300, None)];
         check(Some(&pods), &[seen("A", 110, Some(205)), seen("B", 310, None)], &["uid-1 A 110..200", "uid-2 B 310..open"]);
+    }
+
+    #[test]
+    fn a_pod_bound_after_the_last_listing_is_another_of_the_name() {
+        let pods = [api("uid-1", 1, 100, Some(200)), api("uid-2", 1, 210, None)];
+        let old = |last| Sighting { last_listed: Some(at(last)), ..seen("A", 110, Some(250)) };
+        check(Some(&pods), &[old(190), seen("B", 220, None)], &["uid-1 A 110..200", "uid-2 B 220..open"]);
+        // A listing after its bind may have meant the second pod.
+        check(Some(&pods), &[old(220)], &["uid-1 A 110..200", "uid-2 A 210..open"]);
     }
 
     #[test]

@@ -274,6 +274,7 @@ fn allocations() -> Table {
         21 terminating_from Time ? "when the deletion was asked for"
         22 end_reason Text ? "terminal, removed, unlisted"
         23 flags Text ? "sorted, comma-joined"
+        24 last_listed Time ? "podres: the last listing that had it"
     };
     columns.extend(interval_columns());
     columns.extend(log_columns(97));

@@ -26,8 +26,18 @@ fn id_columns(table: &Table) -> &'static [&'static str] {
 
 /// Columns that say when and from where a state was observed, or how the interval goes on after the hour: no difference there
 /// is a difference in an hour.
-const ASIDE: [&str; 9] =
-    ["from_at", "to_at", "interval_to", "observed_at", "revision", "log_partition", "log_offset", "end_reason", "outcome"];
+const ASIDE: [&str; 10] = [
+    "from_at",
+    "to_at",
+    "interval_to",
+    "observed_at",
+    "revision",
+    "log_partition",
+    "log_offset",
+    "end_reason",
+    "outcome",
+    "last_listed",
+];
 /// Moments inside an interval: they differ in the hours after them only.
 const MOMENTS: [&str; 3] = ["known_from", "started_at", "terminating_from"];
 /// Longest stretch of hours that is filled when a lake's first hours are closed.

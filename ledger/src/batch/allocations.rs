@@ -67,6 +67,7 @@ pub(super) fn add(facts: &mut Facts, batch: &RecordBatch) -> Result<(), BatchErr
         (columns.times("bound_at")?, columns.times("known_from")?, columns.times("started_at")?);
     let (terminating, begins, ends) =
         (columns.times("terminating_from")?, columns.times("interval_from")?, columns.times("interval_to")?);
+    let last_listed = columns.times("last_listed")?;
     let (observed_at, revisions) = (columns.times("observed_at")?, columns.ints("revision")?);
 
     let (mut cluster, mut node) = (Shared::default(), Shared::default());
@@ -92,6 +93,7 @@ pub(super) fn add(facts: &mut Facts, batch: &RecordBatch) -> Result<(), BatchErr
                 ids,
                 first_seen: known_from.get(row).unwrap_or(begin),
                 seen_until: ends.get(row),
+                last_listed: last_listed.get(row),
                 flags,
             }),
             (_, device) => {

@@ -707,6 +707,9 @@ pub struct Holding {
     /// bind_inferred, end_inferred, ...
     #[prost(string, repeated, tag = "27")]
     pub flags: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// podres: the last listing that had it. Between that and ended_ms nobody knows; another pod of the name may have come.
+    #[prost(sint64, optional, tag = "28")]
+    pub last_listed_ms: ::core::option::Option<i64>,
 }
 /// The whole state of one pod that waits, or waited, for GPUs.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
