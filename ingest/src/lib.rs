@@ -7,17 +7,20 @@
 //! ```
 //!
 //! Modules in reading order: [`scrape`], [`parse`], [`page`], [`join`], [`sightings`], [`publish`], [`agent`] (a round, whole);
-//! [`transport`]; [`rows`], [`sink`], [`close`]; [`clock`]; [`conformance`].
+//! [`transport`]; [`rows`], [`sink`], [`close`]; [`clock`], [`config`], [`run`] (the loops that wait);
+//! [`conformance`].
 
 pub mod agent;
 pub mod clock;
 pub mod close;
+pub mod config;
 pub mod conformance;
 pub mod join;
 pub mod page;
 pub mod parse;
 pub mod publish;
 pub mod rows;
+pub mod run;
 pub mod scrape;
 pub mod sightings;
 pub mod sink;

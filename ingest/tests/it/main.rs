@@ -1,5 +1,6 @@
 //! The crate as its users see it.
 #![allow(clippy::unwrap_used)]
 
+mod kill;
 mod path;
 mod transport;

@@ -29,13 +29,13 @@ fn at(seconds: i64) -> Timestamp {
 
 /// An exporter that answers what it is told to.
 #[derive(Clone)]
-struct Exporter {
-    address: String,
+pub struct Exporter {
+    pub address: String,
     answer: Arc<Mutex<String>>,
 }
 
 impl Exporter {
-    async fn start() -> Self {
+    pub async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let exporter = Exporter { address: listener.local_addr().unwrap().to_string(), answer: Arc::default() };
         let answer = exporter.answer.clone();
@@ -55,7 +55,7 @@ impl Exporter {
         exporter
     }
 
-    fn page(&self, body: &str) {
+    pub fn page(&self, body: &str) {
         let head = "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length:";
         *self.answer.lock().unwrap() = format!("{head} {}\r\n\r\n{body}", body.len());
     }
@@ -178,12 +178,12 @@ fn all(log: &Log) -> Vec<Arc<dyn Topic>> {
     [SAMPLES, ALLOCATIONS, NODES].map(|name| log.topic(name).unwrap() as Arc<dyn Topic>).to_vec()
 }
 
-fn closer(lake: Lake) -> Closer {
+pub fn closer(lake: Lake) -> Closer {
     Closer::new(lake, close::Options { close_after_ms: 0, ..close::Options::default() })
 }
 
 /// A table's closed rows as text, one string a row, only the named columns.
-fn closed(lake: &Lake, table: &'static str, columns: &[&str]) -> Vec<String> {
+pub fn closed(lake: &Lake, table: &'static str, columns: &[&str]) -> Vec<String> {
     let table = tables::get(table);
     let mut out = Vec::new();
     for file in lake.closed_files(table, None).unwrap() {

@@ -1,0 +1,486 @@
+//! Configuration of the two commands: a YAML file, environment `STRANDLINE_*` over it, flags over both; then checked types.
+
+use crate::close;
+use crate::page;
+use crate::scrape::Address;
+use crate::transport::local;
+use crate::{agent, join, publish, sink};
+use attribution::ResourceNames;
+use clap::Args;
+use schemas::labels::Contract;
+use serde::Deserialize;
+use serde_yaml_ng::{Mapping, Value};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+/// What is wrong with a configuration. Exit code 2.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read the configuration {path}")]
+    Read {
+        /// Path.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The file is no YAML mapping, or a value has the wrong type.
+    #[error("{path}: {reason}")]
+    Yaml {
+        /// Path.
+        path: PathBuf,
+        /// Why, with its line.
+        reason: String,
+    },
+    /// A key that nobody reads.
+    #[error("{path}: unknown key `{key}`; did you mean `{nearest}`?")]
+    UnknownKey {
+        /// Path.
+        path: PathBuf,
+        /// The key.
+        key: String,
+        /// The known key nearest to it.
+        nearest: &'static str,
+    },
+    /// Something that must be given is not.
+    #[error("{0}")]
+    Missing(&'static str),
+    /// A value out of its range.
+    #[error("{key}: {reason}")]
+    Bad {
+        /// The key.
+        key: &'static str,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// A stretch of time as people write it: `500ms`, `15s`, `10m`, `2h`, `7d`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span(Duration);
+
+impl Span {
+    /// Milliseconds.
+    pub fn ms(self) -> i64 {
+        i64::try_from(self.0.as_millis()).unwrap_or(i64::MAX)
+    }
+}
+
+impl FromStr for Span {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bad = || format!("`{text}` is no stretch of time; write 500ms, 15s, 10m, 2h or 7d");
+        let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+        let number: u64 = text[..digits].parse().map_err(|_| bad())?;
+        let unit = match &text[digits..] {
+            "ms" => 1,
+            "s" => 1_000,
+            "m" => 60_000,
+            "h" => 3_600_000,
+            "d" => 86_400_000,
+            _ => return Err(bad()),
+        };
+        number.checked_mul(unit).map(|ms| Span(Duration::from_millis(ms))).ok_or_else(bad)
+    }
+}
+
+impl<'de> Deserialize<'de> for Span {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// Options of `agent`.
+#[derive(Debug, Clone, Default, Args)]
+pub struct AgentArgs {
+    /// YAML file; environment and flags go over it
+    #[arg(long, env = "STRANDLINE_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Name of the cluster
+    #[arg(long, env = "STRANDLINE_CLUSTER")]
+    pub cluster: Option<String>,
+    /// Name of this node; with --target, the one page to scrape (more of them: `targets` in the file)
+    #[arg(long, env = "STRANDLINE_NODE")]
+    pub node: Option<String>,
+    /// Page of this node's exporter, such as localhost:9400
+    #[arg(long, env = "STRANDLINE_TARGET", value_name = "ADDRESS")]
+    pub target: Option<String>,
+    /// The kubelet's pod-resources socket of this node; without one, the page's own pod labels name the holders
+    #[arg(long, env = "STRANDLINE_PODRES_SOCKET", value_name = "PATH")]
+    pub podres_socket: Option<PathBuf>,
+    /// Scrape interval [default: 15s]
+    #[arg(long, env = "STRANDLINE_INTERVAL")]
+    pub interval: Option<Span>,
+    /// Folder of the log that rounds are taken into
+    #[arg(long, env = "STRANDLINE_LOG_DIR", value_name = "DIR")]
+    pub log_dir: Option<PathBuf>,
+    /// Folder for what the agent remembers between runs [default: the log's folder]
+    #[arg(long, env = "STRANDLINE_STATE_DIR", value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+    /// Where to serve /metrics, /-/healthy and /-/ready [default: 127.0.0.1:9401]
+    #[arg(long, env = "STRANDLINE_LISTEN", value_name = "ADDRESS")]
+    pub listen: Option<String>,
+}
+
+/// Options of `sink`.
+#[derive(Debug, Clone, Default, Args)]
+pub struct SinkArgs {
+    /// YAML file; environment and flags go over it
+    #[arg(long, env = "STRANDLINE_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Folder of the lake
+    #[arg(long, env = "STRANDLINE_LAKE", value_name = "DIR")]
+    pub lake: Option<PathBuf>,
+    /// Folder of the log that the agent writes
+    #[arg(long, env = "STRANDLINE_LOG_DIR", value_name = "DIR")]
+    pub log_dir: Option<PathBuf>,
+    /// Age at which rows are published even if they are few [default: 60s]
+    #[arg(long, env = "STRANDLINE_CUT_AGE")]
+    pub cut_age: Option<Span>,
+    /// Time past its end after which an hour is closed [default: 10m]
+    #[arg(long, env = "STRANDLINE_CLOSE_AFTER")]
+    pub close_after: Option<Span>,
+    /// Time past its end until which late rows reopen an hour [default: 7d]
+    #[arg(long, env = "STRANDLINE_LATE_LIMIT")]
+    pub late_limit: Option<Span>,
+    /// Go on although a topic was created anew; its old messages must all be in the lake
+    #[arg(long)]
+    pub accept_new_topic: bool,
+    /// Go on although messages were dropped before they were read; they are counted in `rejects`
+    #[arg(long)]
+    pub skip_lost: bool,
+    /// Where to serve /metrics, /-/healthy and /-/ready [default: 127.0.0.1:9402]
+    #[arg(long, env = "STRANDLINE_LISTEN", value_name = "ADDRESS")]
+    pub listen: Option<String>,
+}
+
+/// The agent's file. Every key may be left out.
+#[derive(Debug, Clone, Default, Deserialize)]
+struct AgentFile {
+    cluster: Option<String>,
+    #[serde(default)]
+    targets: Vec<TargetEntry>,
+    interval: Option<Span>,
+    collect_interval: Option<Span>,
+    timeout: Option<Span>,
+    max_body_bytes: Option<usize>,
+    max_message_bytes: Option<usize>,
+    concurrency: Option<usize>,
+    hold_over: Option<Span>,
+    resource_names: Option<Vec<String>>,
+    refuse_labels: Option<Vec<String>>,
+    publish_nodes: Option<bool>,
+    log_dir: Option<PathBuf>,
+    log_partitions: Option<u32>,
+    log_retention: Option<Span>,
+    log_retention_bytes: Option<u64>,
+    state_dir: Option<PathBuf>,
+    listen: Option<String>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct TargetEntry {
+    node: String,
+    address: String,
+    podres_socket: Option<PathBuf>,
+}
+
+const AGENT_KEYS: &[&str] = &[
+    "cluster",
+    "targets",
+    "interval",
+    "collect_interval",
+    "timeout",
+    "max_body_bytes",
+    "max_message_bytes",
+    "concurrency",
+    "hold_over",
+    "resource_names",
+    "refuse_labels",
+    "publish_nodes",
+    "log_dir",
+    "log_partitions",
+    "log_retention",
+    "log_retention_bytes",
+    "state_dir",
+    "listen",
+];
+const TARGET_KEYS: &[&str] = &["node", "address", "podres_socket"];
+
+/// The sink's file. Every key may be left out.
+#[derive(Debug, Clone, Default, Deserialize)]
+struct SinkFile {
+    lake: Option<PathBuf>,
+    log_dir: Option<PathBuf>,
+    cut_age: Option<Span>,
+    cut_bytes: Option<usize>,
+    cut_rows: Option<usize>,
+    total_bytes: Option<usize>,
+    close_after: Option<Span>,
+    late_limit: Option<Span>,
+    listen: Option<String>,
+}
+
+const SINK_KEYS: &[&str] =
+    &["lake", "log_dir", "cut_age", "cut_bytes", "cut_rows", "total_bytes", "close_after", "late_limit", "listen"];
+
+/// What `agent` runs with.
+#[derive(Debug, Clone)]
+pub struct AgentConfig {
+    /// How it works.
+    pub options: agent::Options,
+    /// What it scrapes.
+    pub targets: Vec<agent::Target>,
+    /// Its log.
+    pub log_dir: PathBuf,
+    /// Partitions of each topic, where they are created.
+    pub log_partitions: u32,
+    /// Bounds of the log.
+    pub log: local::Options,
+    /// Where its own pages are.
+    pub listen: String,
+}
+
+/// What `sink` runs with.
+#[derive(Debug, Clone)]
+pub struct SinkConfig {
+    /// The lake.
+    pub lake: PathBuf,
+    /// The log.
+    pub log_dir: PathBuf,
+    /// How it cuts.
+    pub sink: sink::Options,
+    /// How it closes.
+    pub close: close::Options,
+    /// Where its own pages are.
+    pub listen: String,
+}
+
+impl AgentConfig {
+    /// The configuration that these arguments, and the file they name, add up to.
+    pub fn load(args: AgentArgs) -> Result<Self, ConfigError> {
+        let file: AgentFile = read(args.config.as_deref(), AGENT_KEYS, &[("targets", TARGET_KEYS)])?;
+        let cluster = args
+            .cluster
+            .or(file.cluster)
+            .ok_or(ConfigError::Missing("no cluster; give --cluster NAME, STRANDLINE_CLUSTER, or `cluster:` in the file"))?;
+        if cluster.is_empty() || cluster.contains('/') {
+            return Err(ConfigError::Bad { key: "cluster", reason: "a name without `/` is needed".to_owned() });
+        }
+        let mut targets = Vec::new();
+        for entry in &file.targets {
+            targets.push(target(&entry.node, &entry.address, entry.podres_socket.clone())?);
+        }
+        match (&args.node, &args.target) {
+            (Some(node), Some(address)) => targets = vec![target(node, address, args.podres_socket.clone())?],
+            (None, None) => {}
+            _ => return Err(ConfigError::Missing("--node and --target go together: the node's name, and its page")),
+        }
+        if targets.is_empty() {
+            return Err(ConfigError::Missing(
+                "nothing to scrape; give --node NAME --target localhost:9400, or `targets:` in the file",
+            ));
+        }
+        let log_dir = args
+            .log_dir
+            .or(file.log_dir)
+            .ok_or(ConfigError::Missing("no log; give --log-dir DIR, STRANDLINE_LOG_DIR, or `log_dir:` in the file"))?;
+        let interval = args.interval.or(file.interval).map_or(15_000, Span::ms);
+        let timeout = file.timeout.map_or(interval.min(10_000), Span::ms);
+        positive("interval", interval)?;
+        positive("timeout", timeout)?;
+        let mut options = agent::Options::new(&cluster);
+        options.interval_ms =
+            u32::try_from(interval).map_err(|_| ConfigError::Bad { key: "interval", reason: "at most 49 days".to_owned() })?;
+        options.collect_interval_ms = file.collect_interval.and_then(|s| u32::try_from(s.ms()).ok());
+        options.timeout = Duration::from_millis(timeout.unsigned_abs());
+        options.max_body_bytes = file.max_body_bytes.unwrap_or(options.max_body_bytes);
+        options.max_message_bytes = file.max_message_bytes.unwrap_or(publish::MAX_MESSAGE_BYTES);
+        options.concurrency = file.concurrency.unwrap_or(options.concurrency);
+        for (key, value) in [
+            ("max_body_bytes", options.max_body_bytes),
+            ("max_message_bytes", options.max_message_bytes),
+            ("concurrency", options.concurrency),
+        ] {
+            positive(key, i64::try_from(value).unwrap_or(i64::MAX))?;
+        }
+        options.page = page::Options {
+            limits: crate::parse::Limits { page_bytes: options.max_body_bytes, ..Default::default() },
+            contract: Contract::new(file.refuse_labels.unwrap_or_default()),
+            ..page::Options::default()
+        };
+        options.join = join::Options { names: names(file.resource_names), ..join::Options::default() };
+        if let Some(hold_over) = file.hold_over {
+            options.join.hold_over_ms = hold_over.ms();
+        }
+        options.publish_nodes = file.publish_nodes.unwrap_or(false);
+        let state_dir = args.state_dir.or(file.state_dir).unwrap_or_else(|| log_dir.clone());
+        options.state_file = Some(state_dir.join("agent-state.json"));
+        let mut log = local::Options::default();
+        log.retention_ms = file.log_retention.map_or(log.retention_ms, Span::ms);
+        log.retention_bytes = file.log_retention_bytes.unwrap_or(log.retention_bytes);
+        log.record_bytes = log.record_bytes.max(options.max_message_bytes + 1024);
+        let log_partitions = file.log_partitions.unwrap_or(1);
+        if !(1..=10_000).contains(&log_partitions) {
+            return Err(ConfigError::Bad { key: "log_partitions", reason: "1 to 10,000".to_owned() });
+        }
+        let listen = args.listen.or(file.listen).unwrap_or_else(|| "127.0.0.1:9401".to_owned());
+        Ok(AgentConfig { options, targets, log_dir, log_partitions, log, listen })
+    }
+}
+
+impl SinkConfig {
+    /// The configuration that these arguments, and the file they name, add up to.
+    pub fn load(args: SinkArgs) -> Result<Self, ConfigError> {
+        let file: SinkFile = read(args.config.as_deref(), SINK_KEYS, &[])?;
+        let lake = args
+            .lake
+            .or(file.lake)
+            .ok_or(ConfigError::Missing("no lake; give --lake DIR, STRANDLINE_LAKE, or `lake:` in the file"))?;
+        let log_dir = args
+            .log_dir
+            .or(file.log_dir)
+            .ok_or(ConfigError::Missing("no log; give --log-dir DIR, STRANDLINE_LOG_DIR, or `log_dir:` in the file"))?;
+        let mut sink = sink::Options::default();
+        sink.cut_age_ms = args.cut_age.or(file.cut_age).map_or(sink.cut_age_ms, Span::ms);
+        sink.cut_bytes = file.cut_bytes.unwrap_or(sink.cut_bytes);
+        sink.cut_rows = file.cut_rows.unwrap_or(sink.cut_rows);
+        sink.total_bytes = file.total_bytes.unwrap_or(sink.total_bytes);
+        sink.accept_new_topic = args.accept_new_topic;
+        sink.skip_lost = args.skip_lost;
+        let mut close = close::Options::default();
+        close.close_after_ms = args.close_after.or(file.close_after).map_or(close.close_after_ms, Span::ms);
+        close.late_limit_ms = args.late_limit.or(file.late_limit).map_or(close.late_limit_ms, Span::ms);
+        let listen = args.listen.or(file.listen).unwrap_or_else(|| "127.0.0.1:9402".to_owned());
+        Ok(SinkConfig { lake, log_dir, sink, close, listen })
+    }
+}
+
+fn target(node: &str, address: &str, podres_socket: Option<PathBuf>) -> Result<agent::Target, ConfigError> {
+    if node.is_empty() {
+        return Err(ConfigError::Bad { key: "targets", reason: format!("the target {address} has no node") });
+    }
+    let address: Address = address.parse().map_err(|e| ConfigError::Bad { key: "targets", reason: format!("{node}: {e}") })?;
+    Ok(agent::Target { node: node.to_owned(), address, podres_socket })
+}
+
+/// Resource names: `nvidia.com/mig-*` is a beginning, anything else a whole name.
+fn names(given: Option<Vec<String>>) -> ResourceNames {
+    let Some(given) = given else { return ResourceNames::default() };
+    let (prefixes, exact): (Vec<String>, Vec<String>) = given.into_iter().partition(|name| name.ends_with('*'));
+    let prefixes = prefixes.into_iter().map(|p| p.trim_end_matches('*').to_owned()).collect();
+    ResourceNames { exact, prefixes, ..ResourceNames::default() }
+}
+
+fn positive(key: &'static str, value: i64) -> Result<(), ConfigError> {
+    if value > 0 { Ok(()) } else { Err(ConfigError::Bad { key, reason: "must be more than nothing".to_owned() }) }
+}
+
+/// Reads a file, refusing keys that nobody reads. `lists` names keys that hold lists of mappings, and their keys.
+fn read<T: Default + for<'de> Deserialize<'de>>(
+    path: Option<&Path>,
+    known: &'static [&'static str],
+    lists: &[(&str, &'static [&'static str])],
+) -> Result<T, ConfigError> {
+    let Some(path) = path else { return Ok(T::default()) };
+    let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+    let yaml = |e: serde_yaml_ng::Error| ConfigError::Yaml { path: path.to_owned(), reason: e.to_string() };
+    if text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#')) {
+        return Ok(T::default());
+    }
+    let whole: Mapping = serde_yaml_ng::from_str(&text).map_err(yaml)?;
+    check_keys(path, &whole, known)?;
+    for (list, keys) in lists {
+        for entry in whole.get(*list).and_then(Value::as_sequence).into_iter().flatten() {
+            if let Some(entry) = entry.as_mapping() {
+                check_keys(path, entry, keys)?;
+            }
+        }
+    }
+    // From the text again, so that errors name their line.
+    serde_yaml_ng::from_str(&text).map_err(yaml)
+}
+
+fn check_keys(path: &Path, mapping: &Mapping, known: &'static [&'static str]) -> Result<(), ConfigError> {
+    for key in mapping.keys() {
+        let key = key.as_str().map_or_else(|| format!("{key:?}"), str::to_owned);
+        if !known.contains(&key.as_str()) {
+            let nearest = known.iter().min_by_key(|k| strsim::damerau_levenshtein(&key, k)).copied().unwrap_or_default();
+            return Err(ConfigError::UnknownKey { path: path.to_owned(), key, nearest });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn agent(text: &str, args: AgentArgs) -> Result<AgentConfig, String> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("agent.yaml");
+        std::fs::write(&path, text).unwrap();
+        AgentConfig::load(AgentArgs { config: Some(path.clone()), ..args })
+            .map_err(|e| e.to_string().replace(&path.display().to_string(), "FILE"))
+    }
+
+    const FILE: &str = "cluster: reef\nlog_dir: /log\ninterval: 30s\nrefuse_labels: ['*secret*']\n\
+                        targets:\n  - {node: dune-1, address: 'dune-1:9400', podres_socket: /s}\n";
+
+    #[test]
+    fn a_file_is_read_and_flags_go_over_it() {
+        let config = agent(FILE, AgentArgs::default()).unwrap();
+        assert_eq!((config.options.cluster.as_str(), config.options.interval_ms), ("reef", 30_000));
+        assert_eq!(config.targets[0].address.as_text(), "http://dune-1:9400/metrics");
+        assert_eq!(config.options.state_file.as_deref(), Some(Path::new("/log/agent-state.json")));
+        assert!(config.options.page.contract.refuses("my_secret"));
+        let args = AgentArgs {
+            interval: Some("5s".parse().unwrap()),
+            node: Some("n".into()),
+            target: Some("localhost:1".into()),
+            ..AgentArgs::default()
+        };
+        let config = agent(FILE, args).unwrap();
+        assert_eq!((config.options.interval_ms, config.targets.len()), (5_000, 1));
+        assert_eq!((config.targets[0].node.as_str(), config.options.timeout), ("n", Duration::from_secs(5)));
+    }
+
+    #[test]
+    fn mistakes_are_named_with_the_way_out() {
+        let error = |text: &str| agent(text, AgentArgs::default()).unwrap_err();
+        assert_eq!(error("clusster: x\n"), "FILE: unknown key `clusster`; did you mean `cluster`?");
+        assert_eq!(error("targets: [{node: a, adress: b}]\n"), "FILE: unknown key `adress`; did you mean `address`?");
+        assert!(error("interval: soon\n").contains("`soon` is no stretch of time"), "{}", error("interval: soon\n"));
+        assert!(error("- a\n").starts_with("FILE: "), "{}", error("- a\n"));
+        assert!(error("").starts_with("no cluster; give --cluster"));
+        assert!(error("cluster: a/b\n").contains("without `/`"));
+        assert!(error("cluster: x\n").starts_with("nothing to scrape"));
+        assert!(error("cluster: x\ntargets: [{node: a, address: 'https://b'}]\n").contains("over https are not read yet"));
+        assert!(error("cluster: x\ntargets: [{node: a, address: b}]\n").starts_with("no log"));
+        assert!(error(&FILE.replace("30s", "0s")).contains("interval"));
+        let missing = AgentConfig::load(AgentArgs { config: Some("/no/such".into()), ..AgentArgs::default() });
+        assert!(missing.unwrap_err().to_string().contains("/no/such"));
+        let sink = SinkConfig::load(SinkArgs { lake: Some("/lake".into()), ..SinkArgs::default() }).unwrap_err();
+        assert!(sink.to_string().starts_with("no log"));
+    }
+
+    #[test]
+    fn resource_names_with_a_star_are_beginnings() {
+        let names = names(Some(vec!["acme.com/gpu".into(), "acme.com/mig-*".into()]));
+        assert_eq!((names.exact, names.prefixes), (vec!["acme.com/gpu".to_owned()], vec!["acme.com/mig-".to_owned()]));
+    }
+
+    #[test]
+    fn stretches_of_time_have_units() {
+        for (text, ms) in [("500ms", 500), ("15s", 15_000), ("10m", 600_000), ("2h", 7_200_000), ("7d", 604_800_000)] {
+            assert_eq!(text.parse::<Span>().map(Span::ms), Ok(ms));
+        }
+        for text in ["", "5", "s", "-5s", "1.5s", "5 s", "99999999999999999999d"] {
+            assert!(text.parse::<Span>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! `strandline-ingest`: the machine side, one process a role.
+
+use clap::{Parser, Subcommand};
+use ingest::clock::SystemClock;
+use ingest::config::{AgentArgs, AgentConfig, ConfigError, SinkArgs, SinkConfig};
+use ingest::run;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+/// Scrape GPU metrics, and bring what was scraped into the lake
+#[derive(Parser)]
+#[command(name = "strandline-ingest", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Scrape exporters, join devices with the node's pods, and take every round into the log
+    #[command(after_help = "Example:\n  strandline-ingest agent --cluster reef --node dune-1 --target localhost:9400 \\\n      \
+        --podres-socket /var/lib/kubelet/pod-resources/kubelet.sock --log-dir /var/lib/strandline/log\n\n\
+        Exit codes: 0 done, 1 failed, 2 wrong usage or configuration.")]
+    Agent(AgentArgs),
+    /// Follow the log into the lake, and close its hours
+    #[command(
+        after_help = "Example:\n  strandline-ingest sink --log-dir /var/lib/strandline/log --lake /var/lib/strandline/lake\n\n\
+        Exit codes: 0 done, 1 failed, 2 wrong usage or configuration."
+    )]
+    Sink(SinkArgs),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let filter = tracing_subscriber::EnvFilter::try_from_env("STRANDLINE_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    match start(cli.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("strandline-ingest: {error:#}");
+            ExitCode::from(if error.is::<ConfigError>() { 2 } else { 1 })
+        }
+    }
+}
+
+fn start(command: Command) -> anyhow::Result<()> {
+    let clock = Arc::new(SystemClock);
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    match command {
+        Command::Agent(args) => {
+            let config = AgentConfig::load(args)?;
+            runtime.block_on(run::agent(config, clock, asked_to_end()))?;
+        }
+        Command::Sink(args) => {
+            let config = SinkConfig::load(args)?;
+            runtime.block_on(run::sink(config, clock, asked_to_end()))?;
+        }
+    }
+    Ok(())
+}
+
+/// SIGTERM or SIGINT.
+async fn asked_to_end() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (mut term, mut int) = match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
+        (Ok(term), Ok(int)) => (term, int),
+        // Without signals there is nothing to wait for but the end itself.
+        _ => return std::future::pending().await,
+    };
+    tokio::select! {
+        _ = term.recv() => {}
+        _ = int.recv() => {}
+    }
+}

@@ -1,0 +1,184 @@
+//! `kill -9` of the real processes under load, again and again: every taken round is in the lake once.
+
+use crate::path::{Exporter, closer};
+use ingest::publish::{ALLOCATIONS, NODES, SAMPLES};
+use ingest::sink::{self, Sink};
+use ingest::transport::Topic;
+use ingest::transport::local::{self, Log};
+use lake::Lake;
+use schemas::proto::{Message, ScrapeRound};
+use schemas::{Timestamp, tables};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const NODES_OF_FLEET: usize = 12;
+
+/// A process that goes when the test does.
+struct Process(Child);
+
+impl Process {
+    fn start(arguments: &[&str], config: &Path) -> Self {
+        let child = Command::new(env!("CARGO_BIN_EXE_strandline-ingest"))
+            .args(arguments)
+            .arg("--config")
+            .arg(config)
+            .args(["--listen", "127.0.0.1:0"])
+            .env("STRANDLINE_LOG", "error")
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        Process(child)
+    }
+
+    /// `kill -9`.
+    fn kill(mut self) {
+        assert!(self.0.try_wait().unwrap().is_none(), "it had ended by itself");
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Waits until `done`, at most a minute.
+fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !done() {
+        assert!(began.elapsed() < Duration::from_secs(60), "no {what} within a minute");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Messages of a topic, with their partitions and offsets.
+fn messages(dir: &Path, topic: &str) -> Vec<(u32, u64, Vec<u8>)> {
+    let Ok(log) = Log::reader(&dir.join("log"), local::Options::default()) else { return Vec::new() };
+    let Ok(topic) = log.topic(topic) else { return Vec::new() };
+    let mut out = Vec::new();
+    for partition in 0..topic.partitions() {
+        let fetched = topic.fetch(partition, 0, usize::MAX).unwrap();
+        out.extend(fetched.messages.into_iter().map(|m| (partition, m.offset, m.value)));
+    }
+    out
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kill_9_under_load_loses_and_doubles_nothing() {
+    let exporter = Exporter::start().await;
+    exporter.page("DCGM_FI_DEV_GPU_UTIL{UUID=\"GPU-a\"} 1\nDCGM_FI_DEV_GPU_UTIL{UUID=\"GPU-b\"} 2\nbroken{ 1\n");
+    let dir = tempfile::tempdir().unwrap();
+    let targets: String = (0..NODES_OF_FLEET).map(|n| format!("  - {{node: n{n}, address: '{}'}}\n", exporter.address)).collect();
+    let log_dir = dir.path().join("log");
+    let agent = dir.path().join("agent.yaml");
+    std::fs::write(
+        &agent,
+        format!("cluster: reef\nlog_dir: {}\nlog_partitions: 2\ninterval: 10ms\ntargets:\n{targets}", log_dir.display()),
+    )
+    .unwrap();
+    let sink = dir.path().join("sink.yaml");
+    let lake_dir = dir.path().join("lake");
+    std::fs::write(
+        &sink,
+        format!("lake: {}\nlog_dir: {}\ncut_age: 50ms\ncut_rows: 100\n", lake_dir.display(), log_dir.display()),
+    )
+    .unwrap();
+
+    let lake = Lake::create(&lake_dir).unwrap();
+    let hot = |lake: &Lake| lake.hot_files(tables::get("gpu_samples")).unwrap().len();
+    let restarts = 5;
+    tokio::task::block_in_place(|| {
+        for life in 0..restarts {
+            let agent = Process::start(&["agent"], &agent);
+            let sink = Process::start(&["sink"], &sink);
+            let (taken, files) = (messages(dir.path(), SAMPLES).len(), hot(&lake));
+            // Each life ends in the middle of something else: after a few rounds, a few files, or both.
+            wait_for("round", || messages(dir.path(), SAMPLES).len() > taken + NODES_OF_FLEET * (3 + life));
+            wait_for("hot file", || hot(&lake) > files + life % 3);
+            if life % 2 == 0 {
+                agent.kill();
+                sink.kill();
+            } else {
+                sink.kill();
+                agent.kill();
+            }
+        }
+    });
+
+    // The last life is in this process: read what is left, and close all hours.
+    let log = open_log_with(dir.path());
+    let topics = [SAMPLES, ALLOCATIONS, NODES].map(|name| log.topic(name).unwrap() as Arc<dyn Topic>).to_vec();
+    let far = Timestamp::from_ms(4_102_444_800_000); // 2100
+    Sink::open(lake.clone(), topics, sink::Options::default()).unwrap().flush(far).unwrap();
+    closer(lake.clone()).close(far, far).unwrap();
+
+    let all = messages(dir.path(), SAMPLES);
+    let mut taken: BTreeSet<(String, i64, u64)> = BTreeSet::new();
+    let mut restarted: BTreeMap<String, u64> = BTreeMap::new();
+    let mut ok = 0;
+    for (_, _, value) in &all {
+        let round = ScrapeRound::decode(&**value).unwrap();
+        ok += usize::from(round.status == "ok");
+        *restarted.entry(round.node.clone()).or_default() += u64::from(round.status == "restarted");
+        assert!(taken.insert((round.node, round.at_ms, round.sequence)), "no sequence is used twice");
+    }
+    assert!(taken.len() > NODES_OF_FLEET * 3 * restarts);
+    assert_eq!(restarted.len(), NODES_OF_FLEET);
+    assert!(restarted.values().all(|n| *n == restarts as u64 - 1), "{restarted:?}");
+
+    // Hot files hold every offset once.
+    let mut offsets: BTreeMap<i64, Vec<u64>> = BTreeMap::new();
+    let scrapes = tables::get("scrapes");
+    for file in lake.hot_files(scrapes).unwrap() {
+        let partition = i64::from(file.key.partition);
+        for batch in lake::read::rows(scrapes, &file.path, Some(&["log_offset"])).unwrap() {
+            use arrow::array::AsArray;
+            let column = batch.column(0).as_primitive::<arrow::datatypes::Int64Type>();
+            offsets.entry(partition).or_default().extend(column.values().iter().map(|o| *o as u64));
+        }
+    }
+    for (partition, mut found) in offsets {
+        found.sort_unstable();
+        let expected: Vec<u64> = all.iter().filter(|m| i64::from(m.0) == partition).map(|m| m.1).collect();
+        assert_eq!(found, expected, "partition {partition}");
+    }
+    // Closed hours hold every round once.
+    let closed = crate::path::closed(&lake, "scrapes", &["node", "sequence"]);
+    let mut expected: Vec<String> = taken.iter().map(|(node, _, sequence)| format!("{node} {sequence}")).collect();
+    let mut found = closed.clone();
+    expected.sort();
+    found.sort();
+    assert_eq!(found, expected);
+    let samples = crate::path::closed(&lake, "gpu_samples", &["node"]).len();
+    assert_eq!(samples, ok * 2, "two devices a round; under this load some rounds time out");
+}
+
+fn open_log_with(dir: &Path) -> Log {
+    let spec = |name| local::TopicSpec { name, partitions: 2 };
+    Log::open(&dir.join("log"), &[SAMPLES, ALLOCATIONS, NODES].map(spec), local::Options::default()).unwrap()
+}
+
+#[test]
+fn wrong_configuration_is_exit_code_2_and_help_has_an_example() {
+    let run = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_strandline-ingest")).args(arguments).env_clear().output().unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(text).unwrap())
+    };
+    let (code, text) = run(&["agent"]);
+    assert_eq!(code, Some(2));
+    assert!(text.contains("no cluster; give --cluster"), "{text}");
+    assert_eq!(run(&["agent", "--no-such-flag"]).0, Some(2));
+    assert_eq!(run(&["sink", "--lake", "/dev/null/x", "--log-dir", "/x", "--listen", "0"]).0, Some(1));
+    for command in ["agent", "sink"] {
+        let (code, text) = run(&[command, "--help"]);
+        assert_eq!(code, Some(0));
+        assert!(text.contains("Example:") && text.contains("STRANDLINE_LOG_DIR"), "{text}");
+    }
+}
