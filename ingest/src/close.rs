@@ -54,7 +54,7 @@ pub enum CloseError {
         table: &'static str,
         /// Why.
         #[source]
-        source: LakeError,
+        source: Box<LakeError>,
     },
     /// Rows that do not fit together.
     #[error("cannot sort rows of {table}")]
@@ -67,7 +67,7 @@ pub enum CloseError {
     },
     /// The watermark failed.
     #[error("cannot move the watermark")]
-    Watermark(#[source] LakeError),
+    Watermark(#[source] Box<LakeError>),
 }
 
 /// What closing did.
@@ -129,7 +129,7 @@ impl Closer {
     /// Closes every hour that ends at or before `upto`, and moves the watermark there. `now` decides what is late.
     pub fn close(&mut self, upto: Timestamp, now: Timestamp) -> Result<CloseReport, CloseError> {
         let upto = upto.hour();
-        let before = self.lake.watermark().map_err(CloseError::Watermark)?;
+        let before = self.lake.watermark().map_err(|e| CloseError::Watermark(Box::new(e)))?;
         let mut report = CloseReport { watermark: before, ..CloseReport::default() };
         let mut first = before.map(|w| w.from);
         for name in SAMPLES {
@@ -151,7 +151,7 @@ impl Closer {
             self.intervals(name, watermark, before, &mut report)?;
         }
         if before != Some(watermark) {
-            self.lake.set_watermark(watermark).map_err(CloseError::Watermark)?;
+            self.lake.set_watermark(watermark).map_err(|e| CloseError::Watermark(Box::new(e)))?;
             report.watermark = Some(watermark);
         }
         Ok(report)
@@ -231,7 +231,7 @@ fn part_of(file: &HotFile) -> String {
 }
 
 fn failed(table: &'static Table) -> impl Fn(LakeError) -> CloseError {
-    move |source| CloseError::Lake { table: table.name, source }
+    move |source| CloseError::Lake { table: table.name, source: Box::new(source) }
 }
 
 fn wrong(table: &'static Table) -> impl Fn(ArrowError) -> CloseError {

@@ -76,7 +76,8 @@ impl Sightings {
             }
         }
         for ([namespace, pod, container, device], (ids, replica_ids)) in now {
-            let sighting = Sighting { namespace, pod, container, device, replica_ids, ids, first_seen: at, last_listed: at, missed: false };
+            let sighting =
+                Sighting { namespace, pod, container, device, replica_ids, ids, first_seen: at, last_listed: at, missed: false };
             changed.push((sighting.clone(), None));
             kept.push(sighting);
         }

@@ -240,7 +240,8 @@ fn comment<'a>(mut c: Cursor<'a>) -> Result<Entry<'a>, Fault> {
     if name.is_empty() || (!quoted && name.as_plain().is_some_and(begins_with_digit)) {
         return Err(c.fault(at, Reason::BadName));
     }
-    if !matches!(c.peek(), None | Some(b' ' | b'\t')) && !(help && c.rest() == "\r") {
+    let ends = matches!(c.peek(), None | Some(b' ' | b'\t')) || (help && c.rest() == "\r");
+    if !ends {
         return Err(c.end_fault(c.at, Reason::BadName));
     }
     c.blanks();

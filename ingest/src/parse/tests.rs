@@ -165,7 +165,8 @@ fn a_page_without_its_last_line_feed_says_so() {
 /// Work per byte does not grow with the input, whatever repeats in it. Counted, not timed.
 #[test]
 fn work_is_linear_on_hostile_input() {
-    let shapes: &[(&str, fn(usize) -> Vec<u8>)] = &[
+    type Make = fn(usize) -> Vec<u8>;
+    let shapes: &[(&str, Make)] = &[
         ("quotes", |n| b"\"".repeat(n)),
         ("backslashes", |n| [b"a{b=\"".to_vec(), b"\\".repeat(n)].concat()),
         ("escaped quotes", |n| [b"a{b=\"".to_vec(), b"\\\"".repeat(n / 2), b"\"} 1".to_vec()].concat()),
@@ -198,8 +199,11 @@ fn work_is_linear_on_hostile_input() {
     }
 }
 
+/// Name, labels, value, timestamp.
+type Written = (String, Vec<(String, String)>, f64, Option<i64>);
+
 /// A small writer of the format, for round trips.
-fn render(samples: &[(String, Vec<(String, String)>, f64, Option<i64>)]) -> String {
+fn render(samples: &[Written]) -> String {
     let quoted = |s: &str| format!("\"{}\"", s.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"));
     let legacy = |s: &str, colon: bool| {
         let ok = |c: char| c.is_ascii_alphanumeric() || c == '_' || (colon && c == ':');
@@ -223,7 +227,7 @@ fn render(samples: &[(String, Vec<(String, String)>, f64, Option<i64>)]) -> Stri
     out
 }
 
-fn any_sample() -> impl Strategy<Value = (String, Vec<(String, String)>, f64, Option<i64>)> {
+fn any_sample() -> impl Strategy<Value = Written> {
     let text = || prop_oneof![Just(String::new()), "[a-z:_]{1,8}", "[\\\\\"n\n,={}# ]{0,6}", "\\PC{1,8}"];
     let name = || text().prop_filter("names are not empty", |s| !s.is_empty());
     let labels = proptest::collection::btree_map(name(), text(), 0..6)

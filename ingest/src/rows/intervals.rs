@@ -42,7 +42,10 @@ pub(super) fn holding(rows: &mut Rows, h: &Holding, place: Place) -> Result<(), 
     let from_ms = h.bound_ms.or(h.known_from_ms).ok_or("no_start: a holding without bind or first sighting")?;
     let observed = h.observed_at_ms;
     let interval = Interval { from_ms, to_ms: h.ended_ms, observed_at_ms: observed, revision: h.revision }.checked()?;
-    if let Some(ms) = [h.started_ms, h.terminating_from_ms, h.known_from_ms, h.last_listed_ms].into_iter().flatten().find(|t| !TIMES_MS.contains(t))
+    if let Some(ms) = [h.started_ms, h.terminating_from_ms, h.known_from_ms, h.last_listed_ms]
+        .into_iter()
+        .flatten()
+        .find(|t| !TIMES_MS.contains(t))
     {
         return Err(format!("bad_time: {ms} ms is outside the years 1970 to 9999"));
     }

@@ -214,7 +214,7 @@ impl LocalTopic {
             commit.syncing = true;
             let upto = commit.written;
             drop(commit);
-            let result = self.partitions.iter().try_for_each(|p| partition::sync(p));
+            let result = self.partitions.iter().try_for_each(partition::sync);
             commit = lock(&self.commit);
             commit.syncing = false;
             match &result {

@@ -67,7 +67,10 @@ impl Exporter {
 
 /// A kubelet whose pods are set from outside; none: its calls fail.
 #[derive(Clone, Default)]
-struct Kubelet(Arc<Mutex<Option<Vec<(String, Vec<String>)>>>>);
+struct Kubelet(Arc<Mutex<Option<Pods>>>);
+
+/// Names and device ids.
+type Pods = Vec<(String, Vec<String>)>;
 
 #[tonic::async_trait]
 impl PodResourcesLister for Kubelet {
@@ -310,8 +313,7 @@ fn round(node: &str, sequence: u64, seconds: i64) -> Record {
     use schemas::proto::{DeviceSample, Readings, Reject, ScrapeRound, Value};
     let mut readings = Readings::default();
     readings.set(203, Value::Int(sequence as i64 % 100));
-    let device =
-        |n: u32| DeviceSample { device: format!("GPU-{node}-{n}"), readings: Some(readings.clone()), ..Default::default() };
+    let device = |n: u32| DeviceSample { device: format!("GPU-{node}-{n}"), readings: Some(readings), ..Default::default() };
     let round = ScrapeRound {
         cluster: "reef".into(),
         node: node.into(),
