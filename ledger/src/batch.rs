@@ -132,7 +132,8 @@ impl Facts {
             let mut holdings = facts.allocations.settle(&cluster, watched, facts.inventory.unit());
             let (devices, unweighed) =
                 inventory::devices(&node, &facts.inventory, &samples.seen, rules.horizon_ms, &mut holdings);
-            let inputs = Inputs { rules, devices, holdings, samples: samples.samples, failed_scrapes };
+            let without_inventory = facts.inventory.is_empty().then(|| node.clone()).into_iter().collect();
+            let inputs = Inputs { rules, devices, holdings, samples: samples.samples, failed_scrapes, without_inventory };
             NodeInputs { cluster, node, inputs, unweighed }
         };
         nodes.into_iter().map(one).collect()

@@ -22,6 +22,8 @@ pub(crate) struct NumberHour<'a> {
     pub(crate) pre_start: Frac,
     pub(crate) terminating: Frac,
     pub(crate) on_unready: Frac,
+    /// What is held on a node without inventory: taken from nothing.
+    pub(crate) unlisted: Frac,
     /// What found nothing to hold.
     pub(crate) over: Frac,
     pub(crate) source: HoldingSource,
@@ -94,7 +96,8 @@ pub(crate) fn hour<'a>(node: &NodeWorld<'a>, devices: &[DeviceHour<'a>], window:
                 *left -= *got;
                 wanted -= *got;
             }
-            sums.add(claim, got, wanted, from, i128::from(to - from))?;
+            let (unlisted, over) = if node.inventory { (0, wanted) } else { (wanted, 0) };
+            sums.add(claim, Got { idle: got, unlisted, over }, from, i128::from(to - from))?;
         }
     }
     Ok(sums.into_values().map(|sums| sums.finish(units)).collect())
@@ -184,6 +187,14 @@ fn pieces(claims: &[Claim<'_>], idle: &[(Idle, i128)], window: Ms) -> Vec<Ms> {
     edges.windows(2).map(|w| (w[0], w[1])).collect()
 }
 
+/// What a claim got at an instant, in units.
+struct Got {
+    /// By [`IdleKind`].
+    idle: [i128; 3],
+    unlisted: i128,
+    over: i128,
+}
+
 /// One pod's sums in unit-milliseconds.
 struct Sums<'a> {
     pod: &'a Pod,
@@ -191,6 +202,7 @@ struct Sums<'a> {
     got: [i128; 3],
     pre_start: i128,
     terminating: i128,
+    unlisted: i128,
     over: i128,
     source: HoldingSource,
     flags: FlagSet,
@@ -198,19 +210,30 @@ struct Sums<'a> {
 
 impl<'a> Sums<'a> {
     fn of(claim: &Claim<'a>) -> Self {
-        Self { pod: claim.pod, got: [0; 3], pre_start: 0, terminating: 0, over: 0, source: claim.source, flags: FlagSet::EMPTY }
+        Self {
+            pod: claim.pod,
+            got: [0; 3],
+            pre_start: 0,
+            terminating: 0,
+            unlisted: 0,
+            over: 0,
+            source: claim.source,
+            flags: FlagSet::EMPTY,
+        }
     }
 
-    fn add(&mut self, claim: &Claim<'_>, got: [i128; 3], over: i128, from: i64, ms: i128) -> Result<(), TooFine> {
-        let mut held = 0;
-        for (sum, got) in self.got.iter_mut().zip(got) {
+    fn add(&mut self, claim: &Claim<'_>, got: Got, from: i64, ms: i128) -> Result<(), TooFine> {
+        let unlisted = got.unlisted.checked_mul(ms).ok_or(TooFine)?;
+        let mut held = unlisted;
+        self.unlisted += unlisted;
+        for (sum, got) in self.got.iter_mut().zip(got.idle) {
             let unit_ms = got.checked_mul(ms).ok_or(TooFine)?;
             *sum += unit_ms;
             held += unit_ms;
         }
         self.pre_start += if from < claim.started { held } else { 0 };
         self.terminating += if from >= claim.terminating_from { held } else { 0 };
-        self.over += over.checked_mul(ms).ok_or(TooFine)?;
+        self.over += got.over.checked_mul(ms).ok_or(TooFine)?;
         self.source = self.source.min(claim.source);
         self.flags.extend(claim.flags);
         Ok(())
@@ -221,12 +244,13 @@ impl<'a> Sums<'a> {
         let of = |sum| Frac::new(sum, units);
         NumberHour {
             pod: self.pod,
-            held: of(free + calm + unready),
+            held: of(free + calm + unready + self.unlisted),
             from_free: of(free),
             from_unavailable: of(calm + unready),
             pre_start: of(self.pre_start),
             terminating: of(self.terminating),
             on_unready: of(self.got[IdleKind::Unready as usize]),
+            unlisted: of(self.unlisted),
             over: of(self.over),
             source: self.source,
             flags: self.flags,

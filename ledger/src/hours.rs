@@ -9,7 +9,7 @@ use crate::{
     meters,
     observe::Witness,
     rounding,
-    row::HourRow,
+    row::{Flag, HourRow, What},
     span::Ms,
     world::{self, NodeWorld},
 };
@@ -103,6 +103,7 @@ pub fn hours(inputs: &Inputs, window: Window) -> Result<Vec<HourRow>, HoursError
 }
 
 fn node_hour(node: &NodeWorld<'_>, start: Timestamp, part: Ms, rows: &mut Vec<HourRow>) -> Result<(), TooFine> {
+    let first = rows.len();
     let devices: Vec<_> = node.devices.iter().map(|world| device::hour(world, part)).collect();
     let (capacities, orphans) = rounding::capacities(node, &devices, part)?;
     for (i, (world, hour)) in node.devices.iter().zip(&devices).enumerate() {
@@ -120,6 +121,11 @@ fn node_hour(node: &NodeWorld<'_>, start: Timestamp, part: Ms, rows: &mut Vec<Ho
     }
     if by_number::is_needed(node, part) {
         rounding::number_rows(start, node, by_number::hour(node, &devices, part)?, rows)?;
+    }
+    for row in rows[first..].iter_mut().filter(|_| !node.inventory) {
+        if let What::Owner(owner) = &mut row.what {
+            owner.flags.insert(Flag::NoInventory);
+        }
     }
     Ok(())
 }

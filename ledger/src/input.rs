@@ -2,7 +2,7 @@
 //!
 //! Order and repetition of holdings, samples and failed scrapes mean nothing (rule A12). A device is listed once.
 
-use std::{num::NonZeroU32, sync::Arc};
+use std::{collections::BTreeSet, num::NonZeroU32, sync::Arc};
 
 use schemas::{Timestamp, status::HoldingSource};
 
@@ -24,6 +24,9 @@ pub struct Inputs {
     pub samples: Vec<Sample>,
     /// Scrapes without an answer.
     pub failed_scrapes: Vec<FailedScrape>,
+    /// Nodes of which no inventory is known: what they hold by number is allocated all the same, taken from nothing, and their
+    /// capacity is not claimed (flag `no_inventory`).
+    pub without_inventory: BTreeSet<Text>,
 }
 
 /// How samples are read.

@@ -186,7 +186,7 @@ pub(crate) fn number_rows(
     let (mut free, mut unavailable) = ((false, 0), (false, 0));
     for number in pods {
         let ms = number.held.nearest()?;
-        let taken = share_out(ms, &[number.from_free, number.from_unavailable])?;
+        let taken = share_out(ms, &[number.from_free, number.from_unavailable, number.unlisted])?;
         free = (free.0 || !number.from_free.is_zero(), free.1 + taken[0]);
         unavailable = (unavailable.0 || !number.from_unavailable.is_zero(), unavailable.1 + taken[1]);
         let mut tiers = Tiers::default();

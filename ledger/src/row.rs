@@ -199,6 +199,8 @@ flags! {
     MigOverrange = "mig_overrange",
     /// The kubelet names a pod that the API server's holdings do not have.
     NoApiHolding = "no_api_holding",
+    /// No inventory of the node is known: its capacity is not claimed.
+    NoInventory = "no_inventory",
     /// Activity above the held share.
     OverShare = "over_share",
     /// Some of what was bound by number found nothing to hold.

@@ -27,6 +27,8 @@ pub(crate) struct NodeWorld<'a> {
     /// Holdings with a number in place of a device, by (bound, UID).
     pub(crate) counted: Vec<&'a Holding>,
     pub(crate) horizon_ms: i64,
+    /// Whether anything is known of what the node has.
+    pub(crate) inventory: bool,
 }
 
 /// When the node's exporter answered, and when it failed: sorted, each instant once.
@@ -149,6 +151,7 @@ pub(crate) fn nodes(inputs: &Inputs) -> Result<Vec<NodeWorld<'_>>, HoursError> {
                 scrapes: scrapes.remove(&*device.node).unwrap_or_default(),
                 counted: counted.remove(&*device.node).unwrap_or_default(),
                 horizon_ms: inputs.rules.horizon_ms,
+                inventory: !inputs.without_inventory.contains(&device.node),
             });
         }
         let covers = cover::covers(samples, device.parent.is_some(), &inputs.rules);
@@ -165,6 +168,7 @@ pub(crate) fn nodes(inputs: &Inputs) -> Result<Vec<NodeWorld<'_>>, HoursError> {
             scrapes: Scrapes::default(),
             counted: holdings,
             horizon_ms: inputs.rules.horizon_ms,
+            inventory: !inputs.without_inventory.contains(name),
         });
     }
     nodes.sort_by_key(|node| node.name);

@@ -65,6 +65,11 @@ impl Interval {
 }
 
 impl Inventory {
+    /// Whether no row says what the node has.
+    pub(super) fn is_empty(&self) -> bool {
+        self.node.is_empty() && self.devices.is_empty()
+    }
+
     /// What one device asked by number weighs where nobody says it: a whole GPU, or one replica of a shared one.
     pub(super) fn unit(&self) -> Ratio {
         let of_devices = || self.devices.values().filter_map(|device| device.labels.replicas).max();

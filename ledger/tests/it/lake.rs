@@ -378,7 +378,10 @@ fn the_kubelet_names_the_device_of_an_api_holding() {
     let seen = seen.set("interval_from", at(660_000)).set("ids", 1);
     let mut facts = Facts::default();
     add(&mut facts, Source::Allocations, "allocations", &[seen.clone(), book]);
-    assert_eq!(lines(facts), ["A u1 2940000", "A unheld 660000", "- u1 60000", "- held_unknown -60000"]);
+    assert_eq!(
+        lines(facts),
+        ["A u1 2940000 no_inventory", "A unheld 660000", "- u1 60000 no_inventory", "- held_unknown -60000"]
+    );
 
     let mut facts = Facts::default();
     add(&mut facts, Source::Allocations, "allocations", std::slice::from_ref(&seen));
@@ -449,7 +452,7 @@ fn a_page_in_conflict_with_itself_says_so_where_it_is_used() {
     let mut facts = Facts::default();
     add(&mut facts, Source::Allocations, "allocations", &[held()]);
     add(&mut facts, Source::GpuSamples, "gpu_samples", &[sample]);
-    assert_eq!(lines(facts), ["A u1 3600000 conflict"]);
+    assert_eq!(lines(facts), ["A u1 3600000 conflict,no_inventory"]);
 }
 
 #[test]
@@ -459,7 +462,7 @@ fn the_state_of_a_holding_observed_last_stands_whichever_came_first() {
     for states in [[open.clone(), ended.clone()], [ended, open]] {
         let mut facts = Facts::default();
         add(&mut facts, Source::Allocations, "allocations", &states);
-        assert_eq!(lines(facts), ["A u1 600000", "A unheld 3000000"]);
+        assert_eq!(lines(facts), ["A u1 600000 no_inventory", "A unheld 3000000"]);
     }
 }
 
@@ -467,5 +470,5 @@ fn the_state_of_a_holding_observed_last_stands_whichever_came_first() {
 fn a_device_has_at_least_the_ids_that_one_pod_holds_of_it() {
     let mut facts = Facts::default();
     add(&mut facts, Source::Allocations, "allocations", &[held().set("ids", 2)]);
-    assert_eq!(lines(facts), ["A u1 3600000 shared"]);
+    assert_eq!(lines(facts), ["A u1 3600000 no_inventory,shared"]);
 }

@@ -4,6 +4,7 @@
 mod lake;
 mod meters;
 mod naive;
+mod no_inventory;
 mod properties;
 mod vectors;
 mod worlds;

@@ -68,7 +68,7 @@ fn check(replicas: u32, holdings: &[Holding], readings: &[(i64, i64, i64)], expe
         devices: vec![device],
         holdings: holdings.to_vec(),
         samples: readings.iter().map(sample).collect(),
-        failed_scrapes: Vec::new(),
+        ..Inputs::default()
     };
     let rows = hours(&inputs, window(EDGE - 1000, EDGE + 1000)).unwrap();
     let line = |row: &ledger::HourRow| {

@@ -131,6 +131,7 @@ fn shuffled(inputs: &Inputs, by: usize) -> Inputs {
         holdings: turn(&inputs.holdings, by),
         samples: turn(&inputs.samples, by),
         failed_scrapes: turn(&inputs.failed_scrapes, by),
+        without_inventory: inputs.without_inventory.clone(),
     }
 }
 

@@ -35,7 +35,7 @@ pub struct World(pub Inputs);
 
 impl fmt::Debug for World {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inputs { rules, devices, holdings, samples, failed_scrapes } = &self.0;
+        let Inputs { rules, devices, holdings, samples, failed_scrapes, .. } = &self.0;
         writeln!(f, "times are relative to the hour edge {EDGE}; {rules:?}")?;
         let ms = |t: Timestamp| t.ms().saturating_sub(EDGE);
         for d in devices {
@@ -204,6 +204,13 @@ pub fn worlds(split: bool, shared: bool) -> impl Strategy<Value = World> {
         // At most one holding by number of a pod on a node.
         let keep = |h: &Holding| matches!(h.held, Held::Device { .. }) || counted.insert((h.pod.uid.clone(), h.node.clone()));
         let holdings = holdings.into_iter().filter(keep).collect();
-        World(Inputs { rules: Rules { horizon_ms, ..Rules::default() }, devices, holdings, samples, failed_scrapes })
+        World(Inputs {
+            rules: Rules { horizon_ms, ..Rules::default() },
+            devices,
+            holdings,
+            samples,
+            failed_scrapes,
+            ..Inputs::default()
+        })
     })
 }
