@@ -279,7 +279,7 @@ impl Sink {
             report.buffered += part.next - part.pos;
             // Lower bounds for the times of what is not in files yet: the buffer's first record, else the last one read.
             let unwritten = part.buffer.as_ref().map(|b| b.first_at_ms);
-            let unread = (lag > 0).then(|| part.last_at_ms.unwrap_or(i64::MIN));
+            let unread = (lag > 0).then(|| part.last_at_ms.unwrap_or(0));
             behind = [behind, unwritten, unread].into_iter().flatten().min();
         }
         report.behind_at = behind.map(Timestamp::from_ms);

@@ -164,6 +164,46 @@ fn open_log_with(dir: &Path) -> Log {
     Log::open(&dir.join("log"), &[SAMPLES, ALLOCATIONS, NODES].map(spec), local::Options::default()).unwrap()
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_running_agent_says_that_it_is_ready_and_what_it_did() {
+    let exporter = Exporter::start().await;
+    exporter.page("DCGM_FI_DEV_GPU_UTIL{UUID=\"GPU-a\"} 1\nbroken{ 1\n");
+    let dir = tempfile::tempdir().unwrap();
+    // A port that was free a moment ago.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let child = Command::new(env!("CARGO_BIN_EXE_strandline-ingest"))
+        .args(["agent", "--node", "n", "--interval", "50ms", "--target", &exporter.address])
+        .args(["--listen", &port.to_string()])
+        .env("STRANDLINE_CLUSTER", "reef")
+        .env("STRANDLINE_LOG_DIR", dir.path())
+        .env("STRANDLINE_LOG", "error")
+        .spawn()
+        .unwrap();
+    let mut agent = Process(child);
+    let scraper = ingest::scrape::Scraper::new(Duration::from_secs(5), 1 << 20);
+    let get = |path: &str| {
+        let address = format!("http://127.0.0.1:{port}{path}").parse().unwrap();
+        let scraper = scraper.clone();
+        async move { scraper.get(&address).await.map(|body| String::from_utf8(body.bytes.to_vec()).unwrap()) }
+    };
+    let began = Instant::now();
+    while get("/-/ready").await.is_err() {
+        assert!(began.elapsed() < Duration::from_secs(60), "not ready within a minute");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let page = get("/metrics").await.unwrap();
+    let value = |name: &str| page.lines().find_map(|l| l.strip_prefix(name)?.trim().parse::<f64>().ok());
+    assert!(value("strandline_ingest_rounds_total{status=\"ok\"} ").is_some_and(|n| n >= 1.0), "{page}");
+    assert!(value("strandline_ingest_bad_lines_total ").is_some_and(|n| n >= 1.0), "{page}");
+    // Our own page is one that we can read.
+    let read = ingest::page::read(page.as_bytes(), None, &Default::default()).unwrap();
+    assert_eq!(read.counts.bad_lines, 0);
+    // Asked to end, it ends well.
+    let _ = Command::new("kill").arg(agent.0.id().to_string()).status().unwrap();
+    wait_for("end", || agent.0.try_wait().unwrap().is_some());
+    assert_eq!(agent.0.try_wait().unwrap().unwrap().code(), Some(0));
+}
+
 #[test]
 fn wrong_configuration_is_exit_code_2_and_help_has_an_example() {
     let run = |arguments: &[&str]| {
