@@ -95,7 +95,10 @@ fn plan(options: &Options) -> Result<Plan, Failure> {
     let mut spec = FleetSpec::parse(&text).map_err(wrong)?;
     if let Some(hours) = options.hours {
         spec.hours = hours;
+        // Spells that would begin after the new end do not happen.
+        spec.faults.windows.retain(|window| window.from.ms() < i64::from(hours) * schemas::HOUR_MS);
     }
+    spec.check().map_err(wrong)?;
     let seed = options.seed.map_or(spec.seed, Seed);
     Plan::new(spec, seed).map_err(wrong)
 }

@@ -385,7 +385,7 @@ fn the_kubelet_names_the_device_of_an_api_holding() {
 
     let mut facts = Facts::default();
     add(&mut facts, Source::Allocations, "allocations", std::slice::from_ref(&seen));
-    assert_eq!(lines(facts)[0], "A podres:bay/surf/a@1970-01-01T00:11:00.000Z 2940000");
+    assert_eq!(lines(facts)[0], "A podres:bay/surf/a@1970-01-01T00:11:00.000Z 2940000 no_inventory");
 
     let mut facts = Facts::default();
     facts.api_is_watched("bay");
