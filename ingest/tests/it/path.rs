@@ -309,6 +309,35 @@ async fn a_restarted_agent_says_so_and_goes_on_where_it_was() {
     assert_eq!(closed(&world.lake(), "allocations", &["from_at", "to_at", "pod"]), ["0 180 train-0"]);
 }
 
+#[tokio::test]
+async fn an_agent_may_publish_what_pages_show_as_inventory() {
+    let world = World::new().await;
+    let log = world.log();
+    let mut options = Options::new("reef");
+    options.publish_nodes = true;
+    let target = Target { node: "dune-1".into(), address: world.exporter.address.parse().unwrap(), podres_socket: None };
+    let clock = Arc::new(VirtualClock::at(at(0)));
+    let mut agent = Agent::new(options, vec![target], topics(&log), clock).unwrap();
+    let nodes = || log.topic(NODES).unwrap().bounds(0).unwrap().end;
+    world.exporter.page(&page(&["GPU-a"], 1));
+    agent.round(at(0)).await.unwrap();
+    agent.round(at(30)).await.unwrap();
+    assert_eq!(nodes(), 1, "what has not changed is not said again");
+    world.exporter.page(&page(&["GPU-a", "GPU-b"], 1));
+    agent.round(at(60)).await.unwrap();
+    world.exporter.page(&page(&["GPU-b"], 1));
+    agent.round(at(90)).await.unwrap();
+    assert_eq!(nodes(), 2, "a page that lacks a GPU does not take it out of the inventory");
+    agent.round(at(660)).await.unwrap();
+    assert_eq!(nodes(), 3, "a whole state every ten minutes");
+    world.sink(&log).flush(at(3600)).unwrap();
+    closer(world.lake()).close(at(3600), at(3600)).unwrap();
+    assert_eq!(
+        closed(&world.lake(), "nodes", &["kind", "device", "from_at", "to_at", "source"]),
+        ["device GPU-a 0 3600 agent", "device GPU-b 60 3600 agent", "node - 0 3600 agent"]
+    );
+}
+
 fn round(node: &str, sequence: u64, seconds: i64) -> Record {
     use schemas::proto::{DeviceSample, Readings, Reject, ScrapeRound, Value};
     let mut readings = Readings::default();
