@@ -7,5 +7,6 @@ mod closed_loop;
 mod command;
 mod edges;
 mod peers;
+mod readme;
 mod real_input;
 mod real_page;

@@ -149,8 +149,8 @@ fn agents(
     }
     let interval_ms = u32::try_from(plan.spec().scrape_interval.ms()).unwrap_or(u32::MAX);
     let one = |(cluster, targets): (&str, Vec<Target>)| {
-        // A page that never comes costs this much of real time, once for each scrape that is lost so.
-        let options = Options { interval_ms, timeout: Duration::from_millis(250), ..Options::new(cluster) };
+        // Real time: long enough that a busy machine loses no scrape. A fleet whose exporters hang waits as long for each.
+        let options = Options { interval_ms, timeout: Duration::from_secs(5), ..Options::new(cluster) };
         Agent::new(options, targets, topics.clone(), clock.clone()).map_err(Failure::failed)
     };
     targets.into_iter().map(one).collect()
