@@ -37,7 +37,7 @@ fn main() {
     println!("parse + join + encode  {micros:8.1} us a round of 8 GPUs (budget 300 cold)");
 
     let message = Message { offset: 0, key: record.key, value: record.value, at_ms: 0 };
-    let messages = if quick { 10 } else { 2_000 };
+    let messages = if quick { 10 } else { 10_000 };
     let micros = best(if quick { 1 } else { 3 }, 1, || {
         let mut batch = Batch::new(Kind::Samples, publish::SAMPLES, 0);
         for offset in 0..messages {
