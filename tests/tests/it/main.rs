@@ -10,3 +10,4 @@ mod peers;
 mod readme;
 mod real_input;
 mod real_page;
+mod reports;

@@ -147,3 +147,37 @@ fn a_bad_line_costs_that_line_only() {
     assert_eq!(rejects[0]["node"], "gpu-node-7");
     assert_eq!(rows(lake, "SELECT COUNT(*) AS n FROM gpu_samples"), [json!({"n": 3})]);
 }
+
+/// Recorded pages and the kubelet's answers, without a live node: who held what is the kubelet's word, and the hours close.
+#[test]
+fn recorded_pages_become_hours() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    fs::copy(tree(PAGE), at("page.txt")).unwrap();
+    let listed = json!({"pod_resources": [{"name": "chat-7d9f", "namespace": "serving", "containers": [
+        {"name": "server", "devices": [{"resource_name": "nvidia.com/gpu", "device_ids": [WHOLE]}]}]}]});
+    fs::write(at("pods.json"), listed.to_string()).unwrap();
+    let mut index = String::from("at,node,file,podresources\n");
+    for minute in 0..60 {
+        index.push_str(&format!("2026-03-02T10:{minute:02}:00Z,gpu-node-7,page.txt,pods.json\n"));
+    }
+    // One answer without its page, and one entry that cannot be read.
+    index.push_str("2026-03-02T10:59:30Z,gpu-node-7,,pods.json\n2026-03-02T10:59:40Z,gpu-node-7,missing.txt,\n");
+    fs::write(at("index.csv"), index).unwrap();
+    let (lake, index) = (at("lake").to_str().unwrap().to_owned(), at("index.csv").to_str().unwrap().to_owned());
+    let out = succeeds(&["import", "scrapes", &index, "--lake", &lake, "--interval", "60"]);
+    assert!(out.contains("60 pages of 1 nodes imported (60 ok)") && out.contains("1 answers without a page"), "{out}");
+    assert!(out.contains("1 lines of") && out.contains("missing.txt"), "{out}");
+    succeeds(&["hours", "--lake", &lake]);
+    let check = succeeds(&["check", "--lake", &lake]);
+    assert!(check.starts_with("closes: "), "{check}");
+    // The kubelet's word goes before the page's own labels (rule A17).
+    let owners = rows(&lake, "SELECT device, pod, namespace, SUM(ms) AS ms, SUM(sm_utilized_ms) AS sm FROM gpu_hours WHERE kind = 'owner' GROUP BY 1, 2, 3");
+    assert_eq!(owners.len(), 1, "{owners:?}");
+    assert_eq!((owners[0]["device"].as_str(), owners[0]["pod"].as_str()), (Some(WHOLE), Some("chat-7d9f")));
+    assert_eq!(owners[0]["ms"], 3_600_000);
+    // 0.832417 of the hour, to the millisecond.
+    assert_eq!(owners[0]["sm"], 2_996_701);
+    let disagree = rows(&lake, "SELECT COUNT(*) AS n FROM gpu_samples WHERE label_disagrees");
+    assert_eq!(disagree, [json!({"n": 120})], "the labels of the whole GPU and of one instance name other pods");
+}

@@ -17,7 +17,7 @@ use crate::{
     failure::Failure,
 };
 
-/// Import recorded pages of metrics: an index (CSV or NDJSON) of at, node, file and, where there is one, podresources
+/// Import recorded pages of metrics and the kubelets' answers: an index (CSV or NDJSON) of at, node, file, podresources
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
   strandline import scrapes index.csv --lake lake --interval 30
@@ -28,7 +28,7 @@ index.csv:
   2026-03-02T10:00:30Z,node-1,page-2.txt,pods-2.json
 
 Files are named from the index's folder. podresources is the kubelet's List answer in JSON; where it is left out, the page's own
-labels name the pods. The devices of the pages are the inventory, unless --no-inventory.")]
+labels name the pods; where file is left out, the answer says who held what, and nobody saw what they did. The devices of the pages are the inventory, unless --no-inventory.")]
 pub struct Options {
     /// The index
     index: PathBuf,
@@ -48,7 +48,7 @@ pub struct Options {
 struct Entry {
     at: Timestamp,
     node: String,
-    page: Vec<u8>,
+    page: Option<Vec<u8>>,
     answer: Answer,
     line: u64,
 }
@@ -83,13 +83,19 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), Failure> {
     let mut agent = Agent::new(settings, targets, topics, Arc::new(SystemClock)).map_err(Failure::failed)?;
     let source = options.index.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let mut statuses: BTreeMap<&'static str, u64> = BTreeMap::new();
-    let (count, mut series, mut bad_lines) = (entries.len(), 0, 0);
+    let (count, mut pages, mut series, mut bad_lines) = (entries.len(), 0, 0, 0);
     for entry in entries {
         // A page speaks for one interval after it, so that time belongs to the import.
         path.saw(entry.at.plus_ms(i64::from(interval_ms)));
         let Some(index) = nodes.iter().position(|node| *node == entry.node) else { continue };
-        let body = Body { bytes: entry.page.into(), content_type: None };
-        let gathered: Gathered = agent.recorded(index, entry.at, &source, body, entry.answer);
+        let gathered: Gathered = match entry.page {
+            Some(page) => {
+                pages += 1;
+                let body = Body { bytes: page.into(), content_type: None };
+                agent.recorded(index, entry.at, &source, body, entry.answer)
+            }
+            None => agent.listed(index, entry.at, entry.answer),
+        };
         for (status, n) in &gathered.report.by_status {
             *statuses.entry(status).or_default() += n;
         }
@@ -99,8 +105,12 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), Failure> {
     }
     drop(agent);
     let statuses: Vec<_> = statuses.iter().map(|(status, n)| format!("{n} {status}")).collect();
-    let mut lines =
-        vec![format!("{count} pages of {} nodes imported ({}): {series} series, {bad_lines} lines kept out", nodes.len(), statuses.join(", "))];
+    let mut lines = vec![format!(
+            "{pages} pages of {} nodes imported ({}): {series} series, {bad_lines} lines kept out; {} answers without a page",
+            nodes.len(),
+            statuses.join(", "),
+            count - pages
+        )];
     if count == 0 {
         summary(out, &options.index, &lines, &refused, 0)?;
         return Err(Failure::because(format!("nothing was imported from {}", options.index.display())));
@@ -128,5 +138,9 @@ fn entry(options: &Options, line: u64, cells: &std::collections::HashMap<String,
             }
         }
     };
-    Ok(Entry { at, node: cell("node")?.clone(), page: read("file", cell("file")?)?, answer, line })
+    let page = match (cells.get("file"), &answer) {
+        (None, Answer::Listed(_)) => None,
+        _ => Some(read("file", cell("file")?)?),
+    };
+    Ok(Entry { at, node: cell("node")?.clone(), page, answer, line })
 }
