@@ -330,28 +330,17 @@ impl Agent {
         gathered
     }
 
-    /// Takes the kubelet's `answer` of `at` for target number `index` without a page: who held what, and no round.
+    /// Takes the kubelet's `answer` of `at` for target number `index` without a page: who held what, and no round. A failed
+    /// call is no listing and changes nothing.
     pub fn listed(&mut self, index: usize, at: Timestamp, answer: Answer) -> Gathered {
         let mut gathered = Gathered::default();
         if let Some(known) = self.targets.get_mut(index) {
             let joined = join::owners(&mut known.memory, None, answer, at, &self.options.join);
-            let held = joined.listed.unwrap_or_default();
-            let changed = known.sightings.listed(&self.options.cluster, &known.target.node, &held, at);
-            gathered.report.sightings = changed.len() as u64;
-            gathered.allocations = changed.into_iter().map(publish::holding).collect();
-        }
-        gathered
-    }
-
-    /// Takes the kubelet's `answer` of `at` for target number `index` without a page: who held what, and no round.
-    pub fn listed(&mut self, index: usize, at: Timestamp, answer: Answer) -> Gathered {
-        let mut gathered = Gathered::default();
-        if let Some(known) = self.targets.get_mut(index) {
-            let joined = join::owners(&mut known.memory, None, answer, at, &self.options.join);
-            let held = joined.listed.unwrap_or_default();
-            let changed = known.sightings.listed(&self.options.cluster, &known.target.node, &held, at);
-            gathered.report.sightings = changed.len() as u64;
-            gathered.allocations = changed.into_iter().map(publish::holding).collect();
+            if let Some(held) = joined.listed {
+                let changed = known.sightings.listed(&self.options.cluster, &known.target.node, &held, at);
+                gathered.report.sightings = changed.len() as u64;
+                gathered.allocations = changed.into_iter().map(publish::holding).collect();
+            }
         }
         gathered
     }
