@@ -59,7 +59,11 @@ impl WindowOption {
 
 /// Reads a time of the command line.
 pub fn time(text: &str) -> Result<Timestamp, String> {
-    let whole = if text.len() == 10 && text.bytes().filter(|b| *b == b'-').count() == 2 { format!("{text}T00:00:00Z") } else { text.to_owned() };
+    let whole = if text.len() == 10 && text.bytes().filter(|b| *b == b'-').count() == 2 {
+        format!("{text}T00:00:00Z")
+    } else {
+        text.to_owned()
+    };
     whole.parse::<Timestamp>().map_err(|error| error.to_string())
 }
 

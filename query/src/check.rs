@@ -16,7 +16,9 @@ use crate::report::{NO_INVENTORY, hour_of};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// Identity 1, against the inventory.
-    #[error("{device} of {node} in the hour of {hour}: capacity by the inventory is {capacity_ms} ms, the hour rows sum to {rows_ms} ms")]
+    #[error(
+        "{device} of {node} in the hour of {hour}: capacity by the inventory is {capacity_ms} ms, the hour rows sum to {rows_ms} ms"
+    )]
     Capacity {
         /// The hour.
         hour: Timestamp,
@@ -30,7 +32,9 @@ pub enum Fault {
         rows_ms: i64,
     },
     /// Identity 2.
-    #[error("{device} of {node} in the hour of {hour}, owner {owner}, tier {tier}: allocated {allocated_ms} ms, utilized + stranded + unobserved {parts_ms} ms")]
+    #[error(
+        "{device} of {node} in the hour of {hour}, owner {owner}, tier {tier}: allocated {allocated_ms} ms, utilized + stranded + unobserved {parts_ms} ms"
+    )]
     Tier {
         /// The hour.
         hour: Timestamp,
@@ -95,7 +99,11 @@ pub fn check(lake: &Lake, window: Option<Window>) -> Result<Verdict, LakeError> 
     for (hour, files) in hours {
         let mut of_device: BTreeMap<(String, String), (i64, i64)> = BTreeMap::new();
         for (table, path) in files {
-            let names = if table.name == rows.name { row_columns() } else { vec!["hour_start", "cluster", "node", "device", "capacity_ms"] };
+            let names = if table.name == rows.name {
+                row_columns()
+            } else {
+                vec!["hour_start", "cluster", "node", "device", "capacity_ms"]
+            };
             for batch in read::rows(table, &path, Some(&names))? {
                 if table.name == rows.name {
                     owners(&batch, hour, &mut of_device, &mut faults, &mut verdict, &mut no_inventory);
@@ -186,7 +194,8 @@ fn owners(
             let parts_ms: i64 = parts.iter().sum();
             if parts_ms != ms {
                 let owner = text(batch, 5, row).unwrap_or("?").to_owned();
-                let fault = Fault::Tier { hour, node: node.clone(), device: shown.clone(), owner, tier, allocated_ms: ms, parts_ms };
+                let fault =
+                    Fault::Tier { hour, node: node.clone(), device: shown.clone(), owner, tier, allocated_ms: ms, parts_ms };
                 faults.push(fault);
             } else if let Some(&ms) = parts.iter().find(|ms| **ms < 0) {
                 faults.push(Fault::Negative { hour, node: node.clone(), device: shown.clone(), ms });

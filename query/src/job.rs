@@ -12,7 +12,10 @@
 use std::collections::BTreeMap;
 
 use datafusion::arrow::{
-    array::{Array, AsArray, BooleanArray, RecordBatch, types::{Int64Type, TimestampMicrosecondType}},
+    array::{
+        Array, AsArray, BooleanArray, RecordBatch,
+        types::{Int64Type, TimestampMicrosecondType},
+    },
     compute::filter_record_batch,
 };
 use lake::{ClosedFile, ClosedKey, Footer, Lake, LakeError, read};
@@ -191,7 +194,8 @@ fn one_hour(
     unweighed: &mut std::collections::BTreeSet<String>,
 ) -> Result<(), JobError> {
     let (before, after) = (hour.plus_ms(-HOUR_MS), hour.plus_ms(HOUR_MS));
-    let earliest = earliest_bind(&[hours.rows("allocations", before, None)?, hours.rows("allocations", hour, None)?].concat(), before);
+    let earliest =
+        earliest_bind(&[hours.rows("allocations", before, None)?, hours.rows("allocations", hour, None)?].concat(), before);
     let mut reaches: Vec<(&'static str, Timestamp)> = vec![("nodes", hour)];
     for table in ["gpu_samples", "scrapes"] {
         reaches.extend([before, hour, after].map(|h| (table, h)));
@@ -246,8 +250,11 @@ fn earliest_bind(allocations: &[RecordBatch], latest: Timestamp) -> Timestamp {
     let mut earliest = latest;
     let mut named = false;
     for batch in allocations {
-        let (Some(source), Some(from)) = (batch.column_by_name("source"), batch.column_by_name("interval_from")) else { continue };
-        named |= source.as_string_opt::<i32>().is_some_and(|c| c.iter().flatten().any(|s| s == HoldingSource::PodResources.as_str()));
+        let (Some(source), Some(from)) = (batch.column_by_name("source"), batch.column_by_name("interval_from")) else {
+            continue;
+        };
+        named |=
+            source.as_string_opt::<i32>().is_some_and(|c| c.iter().flatten().any(|s| s == HoldingSource::PodResources.as_str()));
         let first = from.as_primitive_opt::<TimestampMicrosecondType>().and_then(datafusion::arrow::compute::min);
         earliest = first.map_or(earliest, |first| earliest.min(Timestamp::from_micros(first).hour()));
     }

@@ -5,7 +5,10 @@
 
 use std::{collections::BTreeMap, fmt, fmt::Write as _};
 
-use datafusion::arrow::array::{Array, AsArray, RecordBatch, types::{Int64Type, TimestampMicrosecondType}};
+use datafusion::arrow::array::{
+    Array, AsArray, RecordBatch,
+    types::{Int64Type, TimestampMicrosecondType},
+};
 use lake::{Lake, LakeError, read};
 use schemas::{
     HOUR_MS, Timestamp, Window,
@@ -286,7 +289,8 @@ pub fn report(lake: &Lake, request: &Request) -> Result<Report, ReportError> {
             columns.fold(&batch, hour, &mut groups, &mut side).map_err(bad)?;
         }
     }
-    let none = || ReportError::NoRows(request.window.map_or("in the lake".into(), |w| format!("from {} to {}", w.from(), w.to())));
+    let none =
+        || ReportError::NoRows(request.window.map_or("in the lake".into(), |w| format!("from {} to {}", w.from(), w.to())));
     let (first, last) = hours.ok_or_else(none)?;
     let window = Window::new(first, last.plus_ms(HOUR_MS)).map_err(|_| none())?;
     let mut total = Sums::default();
@@ -427,8 +431,7 @@ fn hours(ms: Option<i64>, decimals: usize) -> String {
     ms.map_or("-".into(), |ms| format!("{:.decimals$}", ms as f64 / HOUR_MS as f64))
 }
 
-const FIGURES: [&str; 8] =
-    ["capacity", "allocated", "utilized", "stranded", "unobserved", "free", "unavailable", "coverage %"];
+const FIGURES: [&str; 8] = ["capacity", "allocated", "utilized", "stranded", "unobserved", "free", "unavailable", "coverage %"];
 
 impl Report {
     /// The report as text.
@@ -532,7 +535,11 @@ impl Report {
             let _ = writeln!(text, "of unavailable, mig_orphan (layout loss): {}", hours(Some(self.mig_orphan_ms), 2));
         }
         if self.overcommitted_ms != 0 {
-            let _ = writeln!(text, "beside the sum, overcommitted: {}; `strandline check` names the node", hours(Some(self.overcommitted_ms), 2));
+            let _ = writeln!(
+                text,
+                "beside the sum, overcommitted: {}; `strandline check` names the node",
+                hours(Some(self.overcommitted_ms), 2)
+            );
         }
         text
     }
@@ -609,7 +616,16 @@ mod tests {
 
     #[test]
     fn a_line_that_does_not_close_says_so() {
-        let line = Line { capacity_ms: Some(10), allocated_ms: 6, utilized_ms: 1, stranded_ms: 2, unobserved_ms: 3, free_ms: Some(3), unavailable_ms: Some(1), ..Line::default() };
+        let line = Line {
+            capacity_ms: Some(10),
+            allocated_ms: 6,
+            utilized_ms: 1,
+            stranded_ms: 2,
+            unobserved_ms: 3,
+            free_ms: Some(3),
+            unavailable_ms: Some(1),
+            ..Line::default()
+        };
         assert!(line.closes());
         assert!(!Line { free_ms: Some(2), ..line.clone() }.closes());
         assert!(!Line { stranded_ms: 1, ..line.clone() }.closes());

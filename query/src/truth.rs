@@ -6,7 +6,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use datafusion::arrow::array::{Array, AsArray, Float32Array, RecordBatch, StringArray, types::{Float32Type, Int64Type}};
+use datafusion::arrow::array::{
+    Array, AsArray, Float32Array, RecordBatch, StringArray,
+    types::{Float32Type, Int64Type},
+};
 use lake::{Lake, LakeError, read};
 use schemas::{
     status::{Cause, RowKind, Tier},
@@ -211,7 +214,13 @@ impl Errors {
             }
         }
         let names = [
-            "device", "namespace", "pod", "dev_gpu_util", "prof_gr_engine_active", "prof_sm_active", "prof_pipe_tensor_active",
+            "device",
+            "namespace",
+            "pod",
+            "dev_gpu_util",
+            "prof_gr_engine_active",
+            "prof_sm_active",
+            "prof_pipe_tensor_active",
             "prof_dram_active",
         ];
         let samples = tables::get("gpu_samples");
@@ -221,8 +230,11 @@ impl Errors {
             for batch in read::rows(samples, &file.path, Some(&names))? {
                 let texts: Vec<&StringArray> = (0..3).filter_map(|place| batch.column(place).as_string_opt::<i32>()).collect();
                 let util = batch.column(3).as_primitive_opt::<Int64Type>();
-                let ratios: Vec<&Float32Array> = (4..8).filter_map(|p| batch.column(p).as_primitive_opt::<Float32Type>()).collect();
-                let ([device, namespace, pod], Some(util), [gr, sm, tensor, dram]) = (&texts[..], util, &ratios[..]) else { continue };
+                let ratios: Vec<&Float32Array> =
+                    (4..8).filter_map(|p| batch.column(p).as_primitive_opt::<Float32Type>()).collect();
+                let ([device, namespace, pod], Some(util), [gr, sm, tensor, dram]) = (&texts[..], util, &ratios[..]) else {
+                    continue;
+                };
                 for row in (0..batch.num_rows()).filter(|row| pod.is_valid(*row) && namespace.is_valid(*row)) {
                     errors.samples += 1;
                     let key = (device.value(row).to_owned(), format!("{}/{}", namespace.value(row), pod.value(row)));

@@ -6,7 +6,10 @@ use clap::Args;
 use query::check::Verdict;
 use serde_json::json;
 
-use crate::{commands::{LakeOption, WindowOption}, failure::Failure};
+use crate::{
+    commands::{LakeOption, WindowOption},
+    failure::Failure,
+};
 
 /// Prove that every device's hours sum to its capacity and every owner's to its parts; exit 1 where they do not
 #[derive(Debug, Args)]

@@ -1,6 +1,10 @@
 //! `strandline conformance`: vectors through the product's own stages, for our tests and for users who want to be sure.
 
-use std::{fs, io::Write, path::{Path, PathBuf}};
+use std::{
+    fs,
+    io::Write,
+    path::{Path, PathBuf},
+};
 
 use clap::{Args, ValueEnum};
 use ingest::conformance::Outcome;
@@ -75,7 +79,11 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), Failure> {
             }
             Outcome::Fail { got, expected } => {
                 let is_disputed = case["disputed"] == Value::Bool(true);
-                if is_disputed { disputed += 1 } else { failed += 1 }
+                if is_disputed {
+                    disputed += 1
+                } else {
+                    failed += 1
+                }
                 if !options.print {
                     let word = if is_disputed { "DISPUTED, decided otherwise" } else { "FAILED" };
                     writeln!(out, "{word}: {name}\n  got      {got}\n  expected {expected}").map_err(Failure::output)?;
@@ -148,7 +156,8 @@ fn podresources(line: &str, case: &Value) -> Result<Outcome, String> {
     let expected = json!({"expect": case["expect"], "unmatched": case["unmatched"]});
     // The wire form, where given, must say the same.
     if let Some(wire) = case["list_response_pb_b64"].as_str() {
-        let wire = base64::engine::general_purpose::STANDARD.decode(wire).map_err(|error| format!("list_response_pb_b64: {error}"))?;
+        let wire =
+            base64::engine::general_purpose::STANDARD.decode(wire).map_err(|error| format!("list_response_pb_b64: {error}"))?;
         let from_wire = attribution::conformance::from_wire(line, &wire).map_err(|error| error.to_string())?;
         if !attribution::conformance::agrees(&from_wire, case) {
             return Ok(Outcome::Fail { got: from_wire, expected });

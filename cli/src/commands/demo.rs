@@ -119,7 +119,8 @@ fn fresh_lake(keep: Option<&Path>) -> Result<Lake, Failure> {
     }
     let lake = Lake::create(&folder).map_err(Failure::failed)?;
     let mark = folder.join(MARK);
-    let written = fs::create_dir_all(folder.join("_state")).and_then(|()| fs::write(&mark, "made by strandline demo; made anew by the next\n"));
+    let written = fs::create_dir_all(folder.join("_state"))
+        .and_then(|()| fs::write(&mark, "made by strandline demo; made anew by the next\n"));
     written.map_err(|error| Failure::because(format!("cannot write {}: {error}", mark.display())))?;
     Ok(lake)
 }

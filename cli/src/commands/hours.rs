@@ -59,7 +59,8 @@ fn cases(path: &PathBuf, out: &mut dyn Write) -> Result<(), Failure> {
     let text = fs::read_to_string(path).map_err(|error| Failure::because(format!("cannot read {}: {error}", path.display())))?;
     // One object over many lines, or one a line.
     let whole = serde_json::from_str::<serde::de::IgnoredAny>(&text).is_ok();
-    let cases: Vec<&str> = if whole { vec![text.as_str()] } else { text.lines().filter(|line| !line.trim().is_empty()).collect() };
+    let cases: Vec<&str> =
+        if whole { vec![text.as_str()] } else { text.lines().filter(|line| !line.trim().is_empty()).collect() };
     let mut refused = false;
     for (number, case) in cases.iter().enumerate() {
         match ledger::case::run_case(case) {

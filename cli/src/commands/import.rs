@@ -123,7 +123,11 @@ impl Path {
 
     /// Puts what was refused into table `rejects`, at the hour of the import's latest time.
     pub fn refuse(&self, file: &std::path::Path, refused: &[Refused]) -> Result<(), Failure> {
-        let reject = |r: &Refused| Reject { line: u32::try_from(r.line).unwrap_or(u32::MAX), reason: r.reason.clone(), text: r.text.clone() };
+        let reject = |r: &Refused| Reject {
+            line: u32::try_from(r.line).unwrap_or(u32::MAX),
+            reason: r.reason.clone(),
+            text: r.text.clone(),
+        };
         // A part of a round without a status makes rows in `rejects` only.
         let round = |some: &[Refused]| ScrapeRound {
             cluster: self.cluster.clone(),
@@ -153,7 +157,13 @@ impl Path {
 }
 
 /// What an import says when it is done.
-pub fn summary(out: &mut dyn Write, file: &std::path::Path, lines: &[String], refused: &[Refused], imported: usize) -> Result<(), Failure> {
+pub fn summary(
+    out: &mut dyn Write,
+    file: &std::path::Path,
+    lines: &[String],
+    refused: &[Refused],
+    imported: usize,
+) -> Result<(), Failure> {
     for line in lines {
         writeln!(out, "{line}").map_err(Failure::output)?;
     }

@@ -67,7 +67,8 @@ fn bytes(options: &Options) -> Result<(Vec<u8>, Option<String>), Failure> {
     } else {
         fs::read(source)
     };
-    let bytes = read.map_err(|error| Failure::because(format!("cannot read {source}: {error}; give a file, `-` or an http:// address")))?;
+    let bytes =
+        read.map_err(|error| Failure::because(format!("cannot read {source}: {error}; give a file, `-` or an http:// address")))?;
     Ok((bytes, None))
 }
 

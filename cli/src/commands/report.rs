@@ -6,7 +6,10 @@ use clap::{Args, ValueEnum};
 use query::report::{Dimension, ReportError, Request};
 use schemas::status::Tier;
 
-use crate::{commands::{FormatOption, LakeOption, WindowOption}, failure::Failure};
+use crate::{
+    commands::{FormatOption, LakeOption, WindowOption},
+    failure::Failure,
+};
 
 /// What "utilized" means
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

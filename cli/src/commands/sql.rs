@@ -4,7 +4,10 @@ use std::io::Write;
 
 use clap::Args;
 
-use crate::{commands::{FormatOption, LakeOption, runtime}, failure::Failure};
+use crate::{
+    commands::{FormatOption, LakeOption, runtime},
+    failure::Failure,
+};
 
 /// Run a SELECT over the lake's tables (read-only; times are UTC; schemas/tables.md lists columns)
 #[derive(Debug, Args)]

@@ -390,7 +390,7 @@ fn the_kubelet_names_the_device_of_an_api_holding() {
     let mut facts = Facts::default();
     facts.api_is_watched("bay");
     add(&mut facts, Source::Allocations, "allocations", &[seen]);
-    assert_eq!(lines(facts)[0], "A podres:bay/surf/a@1970-01-01T00:11:00.000Z 2940000 no_api_holding");
+    assert_eq!(lines(facts)[0], "A podres:bay/surf/a@1970-01-01T00:11:00.000Z 2940000 no_api_holding,no_inventory");
 }
 
 #[test]

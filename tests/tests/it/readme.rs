@@ -29,14 +29,21 @@ fn the_readme_shows_what_the_demo_prints() {
         fs::write(&path, format!("{before}{BEGIN}{printed}{END}{after}")).unwrap();
         return;
     }
-    assert_eq!(timeless(shown), timeless(&printed), "run `UPDATE=1 cargo test --profile ci -p tests readme` and read the difference");
+    assert_eq!(
+        timeless(shown),
+        timeless(&printed),
+        "run `UPDATE=1 cargo test --profile ci -p tests readme` and read the difference"
+    );
 }
 
 #[test]
 fn commands_of_the_readme_are_there() {
     let readme = fs::read_to_string(tree("README.md")).unwrap();
     for command in ["demo", "report", "sql", "check", "hours", "parse", "import", "conformance"] {
-        assert!(readme.contains(&format!("| `strandline {command} ")) || readme.contains(&format!("| `strandline {command}`")), "{command}");
+        assert!(
+            readme.contains(&format!("| `strandline {command} ")) || readme.contains(&format!("| `strandline {command}`")),
+            "{command}"
+        );
         succeeds(&[command, "--help"]);
     }
 }

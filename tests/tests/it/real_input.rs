@@ -69,7 +69,8 @@ fn imported_equals(table: &str, truth: &str, epoch: Timestamp, mapping: &[&str])
 
 #[test]
 fn openb_pods_with_fractions_of_gpus() {
-    let mapping = ["pod=name", "team=qos", "gpus=num_gpu", "weight=gpu_milli/1000", "bound=scheduled_time", "ended=deletion_time"];
+    let mapping =
+        ["pod=name", "team=qos", "gpus=num_gpu", "weight=gpu_milli/1000", "bound=scheduled_time", "ended=deletion_time"];
     let folder = "tests/data/traces/openb-pods";
     let epoch = "2023-01-01T00:00:00Z".parse().unwrap();
     imported_equals(&format!("{folder}/pods.csv"), &format!("{folder}/hourly_gpu_hours.csv"), epoch, &mapping);

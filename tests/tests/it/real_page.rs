@@ -38,7 +38,8 @@ fn exporter(page: Vec<u8>) -> String {
         let (mut stream, _) = listener.accept().unwrap();
         let mut request = [0; 4096];
         let _ = stream.read(&mut request).unwrap();
-        let head = format!("HTTP/1.1 200 OK\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {}\r\n\r\n", page.len());
+        let head =
+            format!("HTTP/1.1 200 OK\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {}\r\n\r\n", page.len());
         stream.write_all(head.as_bytes()).unwrap();
         stream.write_all(&page).unwrap();
     });
@@ -53,7 +54,8 @@ fn topics(log: &Log) -> Topics {
 /// Scrapes `page` once at `at` into a lake in `folder`, and closes the hour.
 fn scraped(folder: &Path, page: Vec<u8>, at: Timestamp) {
     let names = [publish::SAMPLES, publish::ALLOCATIONS, publish::NODES];
-    let log = Log::open(&folder.join("_log"), &names.map(|name| TopicSpec { name, partitions: 1 }), local::Options::default()).unwrap();
+    let log =
+        Log::open(&folder.join("_log"), &names.map(|name| TopicSpec { name, partitions: 1 }), local::Options::default()).unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let topics = topics(&log);
     runtime.block_on(async {
@@ -63,7 +65,8 @@ fn scraped(folder: &Path, page: Vec<u8>, at: Timestamp) {
         agent.round(at).await.unwrap();
     });
     let lake = Lake::create(folder).unwrap();
-    let mut sink = Sink::open(lake.clone(), vec![topics.samples, topics.allocations, topics.nodes], sink::Options::default()).unwrap();
+    let mut sink =
+        Sink::open(lake.clone(), vec![topics.samples, topics.allocations, topics.nodes], sink::Options::default()).unwrap();
     sink.flush(at).unwrap();
     let end = at.hour().plus_ms(schemas::HOUR_MS);
     Closer::new(lake, close::Options::default()).close(end, end).unwrap();
@@ -88,30 +91,39 @@ fn every_field_of_the_page_is_stored() {
             assert_eq!(&samples[row][column], value, "{column} of {}", samples[row]["device"]);
         }
     };
-    stored(0, json!({
-        "cluster": "east", "node": "gpu-node-7", "gpu_index": 0, "product": "NVIDIA H100 80GB HBM3", "parent": null,
-        "pci_bus_id": "00000000:1B:00.0", "hostname": "gpu-node-7", "driver_version": "580.65.06",
-        "namespace": "research", "pod": "llm-train-0", "container": "trainer", "owner_source": "from_labels", "holders": 1,
-        "dev_sm_clock": 1980, "dev_mem_clock": 2619, "dev_memory_temp": 58, "dev_gpu_temp": 61, "dev_power_usage": 612.347,
-        // More than INT32's blank, and a reading: energy is int64.
-        "dev_total_energy_consumption": 2_147_483_640_i64,
-        "dev_pcie_replay_counter": 0, "dev_gpu_util": 97, "dev_mem_copy_util": 41, "dev_enc_util": null,
-        "dev_xid_errors": 45, "xid_message": "Preemptive cleanup, due to previous errors",
-        "dev_fb_free": 10213, "dev_fb_used": 70778, "dev_nvlink_bandwidth_total": 52144, "dev_vgpu_license_status": 0,
-        "prof_gr_engine_active": 0.98125, "prof_sm_active": 0.832417, "prof_pipe_tensor_active": 0.471003,
-        "prof_dram_active": 0.555001, "prof_pcie_tx_bytes": 1_188_000_123, "faults": "206:sentinel",
-    }));
-    stored(1, json!({
-        "parent": "GPU-5a1d0001-4c0e-4b7f-8000-00009e3779b1", "instance_id": 2, "profile": "3g.40gb", "namespace": "serving",
-        "pod": "chat-7d9f", "dev_gpu_util": null, "dev_fb_free": null, "dev_fb_used": null, "dev_power_usage": 233.108,
-        "dev_total_energy_consumption": 8_812_345_678_901_i64, "dev_xid_errors": 0, "xid_message": "No Error",
-        // Slightly above 1 on an instance: kept raw, flagged.
-        "prof_sm_active": 1.294, "faults": "251:sentinel,252:sentinel,1002:mig_overrange",
-    }));
-    stored(2, json!({
-        "instance_id": 9, "profile": "1g.10gb", "namespace": null, "pod": null, "dev_fb_used": 0, "prof_sm_active": 0.0,
-        "prof_pipe_tensor_active": null, "faults": "1004:sentinel",
-    }));
+    stored(
+        0,
+        json!({
+            "cluster": "east", "node": "gpu-node-7", "gpu_index": 0, "product": "NVIDIA H100 80GB HBM3", "parent": null,
+            "pci_bus_id": "00000000:1B:00.0", "hostname": "gpu-node-7", "driver_version": "580.65.06",
+            "namespace": "research", "pod": "llm-train-0", "container": "trainer", "owner_source": "from_labels", "holders": 1,
+            "dev_sm_clock": 1980, "dev_mem_clock": 2619, "dev_memory_temp": 58, "dev_gpu_temp": 61, "dev_power_usage": 612.347,
+            // More than INT32's blank, and a reading: energy is int64.
+            "dev_total_energy_consumption": 2_147_483_640_i64,
+            "dev_pcie_replay_counter": 0, "dev_gpu_util": 97, "dev_mem_copy_util": 41, "dev_enc_util": null,
+            "dev_xid_errors": 45, "xid_message": "Preemptive cleanup, due to previous errors",
+            "dev_fb_free": 10213, "dev_fb_used": 70778, "dev_nvlink_bandwidth_total": 52144, "dev_vgpu_license_status": 0,
+            "prof_gr_engine_active": 0.98125, "prof_sm_active": 0.832417, "prof_pipe_tensor_active": 0.471003,
+            "prof_dram_active": 0.555001, "prof_pcie_tx_bytes": 1_188_000_123, "faults": "206:sentinel",
+        }),
+    );
+    stored(
+        1,
+        json!({
+            "parent": "GPU-5a1d0001-4c0e-4b7f-8000-00009e3779b1", "instance_id": 2, "profile": "3g.40gb", "namespace": "serving",
+            "pod": "chat-7d9f", "dev_gpu_util": null, "dev_fb_free": null, "dev_fb_used": null, "dev_power_usage": 233.108,
+            "dev_total_energy_consumption": 8_812_345_678_901_i64, "dev_xid_errors": 0, "xid_message": "No Error",
+            // Slightly above 1 on an instance: kept raw, flagged.
+            "prof_sm_active": 1.294, "faults": "251:sentinel,252:sentinel,1002:mig_overrange",
+        }),
+    );
+    stored(
+        2,
+        json!({
+            "instance_id": 9, "profile": "1g.10gb", "namespace": null, "pod": null, "dev_fb_used": 0, "prof_sm_active": 0.0,
+            "prof_pipe_tensor_active": null, "faults": "1004:sentinel",
+        }),
+    );
     let extra = rows(lake, "SELECT device, name, labels, value FROM extra_samples");
     assert_eq!(extra.len(), 1);
     assert_eq!((extra[0]["name"].as_str(), extra[0]["value"].as_f64()), (Some("DCGM_EXP_XID_ERRORS_COUNT"), Some(2.0)));
@@ -172,7 +184,10 @@ fn recorded_pages_become_hours() {
     let check = succeeds(&["check", "--lake", &lake]);
     assert!(check.starts_with("closes: "), "{check}");
     // The kubelet's word goes before the page's own labels (rule A17).
-    let owners = rows(&lake, "SELECT device, pod, namespace, SUM(ms) AS ms, SUM(sm_utilized_ms) AS sm FROM gpu_hours WHERE kind = 'owner' GROUP BY 1, 2, 3");
+    let owners = rows(
+        &lake,
+        "SELECT device, pod, namespace, SUM(ms) AS ms, SUM(sm_utilized_ms) AS sm FROM gpu_hours WHERE kind = 'owner' GROUP BY 1, 2, 3",
+    );
     assert_eq!(owners.len(), 1, "{owners:?}");
     assert_eq!((owners[0]["device"].as_str(), owners[0]["pod"].as_str()), (Some(WHOLE), Some("chat-7d9f")));
     assert_eq!(owners[0]["ms"], 3_600_000);

@@ -5,8 +5,22 @@ use serde_json::Value;
 use crate::command::{succeeds, tree_text};
 
 const GROUPINGS: [&str; 16] = [
-    "cluster", "node", "region", "provider", "product", "purchase_option", "namespace", "pod", "workload", "queue", "team", "hour",
-    "day", "month", "team,product,hour", "node,pod,hour",
+    "cluster",
+    "node",
+    "region",
+    "provider",
+    "product",
+    "purchase_option",
+    "namespace",
+    "pod",
+    "workload",
+    "queue",
+    "team",
+    "hour",
+    "day",
+    "month",
+    "team,product,hour",
+    "node,pod,hour",
 ];
 const FIGURES: [&str; 7] =
     ["capacity_ms", "allocated_ms", "utilized_ms", "stranded_ms", "unobserved_ms", "free_ms", "unavailable_ms"];
@@ -17,8 +31,10 @@ fn every_grouping_sums_to_the_same_total_and_closes() {
     let lake = folder.path().join("lake").to_str().unwrap().to_owned();
     succeeds(&["demo", "--fleet", &tree_text("kwok-fleet/fleets/small.yaml"), "--keep", &lake]);
     for tier in ["busy", "sm", "effective"] {
-        let report = |by: &str, format: &str| succeeds(&["report", "--lake", &lake, "--by", by, "--tier", tier, "--format", format]);
-        let lines = |by: &str| -> Vec<Value> { report(by, "json").lines().map(|line| serde_json::from_str(line).unwrap()).collect() };
+        let report =
+            |by: &str, format: &str| succeeds(&["report", "--lake", &lake, "--by", by, "--tier", tier, "--format", format]);
+        let lines =
+            |by: &str| -> Vec<Value> { report(by, "json").lines().map(|line| serde_json::from_str(line).unwrap()).collect() };
         let sums = |lines: &[Value]| FIGURES.map(|figure| lines.iter().map(|line| line[figure].as_i64().unwrap()).sum::<i64>());
         let whole = sums(&lines("month"));
         let [capacity, allocated, utilized, stranded, unobserved, free, unavailable] = whole;

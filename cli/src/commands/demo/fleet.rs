@@ -14,7 +14,11 @@ use ingest::{
     },
 };
 use lake::{ClosedKey, Footer, Lake};
-use schemas::{HOUR_MS, Timestamp, Window, proto::{Allocation, allocation}, tables};
+use schemas::{
+    HOUR_MS, Timestamp, Window,
+    proto::{Allocation, allocation},
+    tables,
+};
 use simulator::{ApiFacts, Plan, SimClock, api_changes, api_facts, podres::Kubelets, serve};
 
 use crate::failure::Failure;
@@ -73,7 +77,8 @@ pub async fn run(plan: Plan, lake: &Lake) -> Result<Counts, Failure> {
     let topics = names.map(|name| TopicSpec { name, partitions: PARTITIONS });
     let log = Log::open(&lake.root().join("_log"), &topics, local::Options::default()).map_err(Failure::failed)?;
     let topic = |name: &str| log.topic(name).map(|topic| topic as Arc<dyn Topic>).map_err(Failure::failed);
-    let topics = Topics { samples: topic(publish::SAMPLES)?, allocations: topic(publish::ALLOCATIONS)?, nodes: topic(publish::NODES)? };
+    let topics =
+        Topics { samples: topic(publish::SAMPLES)?, allocations: topic(publish::ALLOCATIONS)?, nodes: topic(publish::NODES)? };
     let mut sink = Sink::open(
         lake.clone(),
         vec![topics.samples.clone(), topics.allocations.clone(), topics.nodes.clone()],

@@ -11,7 +11,10 @@ use query::{
 };
 use schemas::{HOUR_MS, status::Tier};
 
-use crate::{commands::{check, demo::fleet::Counts}, failure::Failure};
+use crate::{
+    commands::{check, demo::fleet::Counts},
+    failure::Failure,
+};
 
 /// Prints all of it; fails where the numbers do not close or do not match the truth.
 pub fn all(lake: &Lake, counts: &Counts, summary: &Summary, took: Duration, out: &mut dyn Write) -> Result<(), Failure> {

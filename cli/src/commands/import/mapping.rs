@@ -1,6 +1,10 @@
 //! Columns of a file to fields of ours: `--map field=column`, or a YAML file of such pairs; and rows of CSV or NDJSON.
 
-use std::{collections::{BTreeMap, HashMap}, fs, path::Path};
+use std::{
+    collections::{BTreeMap, HashMap},
+    fs,
+    path::Path,
+};
 
 use schemas::Timestamp;
 
@@ -30,18 +34,22 @@ impl Mapping {
             all.extend(pairs);
         }
         for pair in pairs {
-            let (field, column) = pair.split_once('=').ok_or_else(|| Failure::usage(format!("--map {pair}: give FIELD=COLUMN")))?;
+            let (field, column) =
+                pair.split_once('=').ok_or_else(|| Failure::usage(format!("--map {pair}: give FIELD=COLUMN")))?;
             all.push((field.trim().to_owned(), column.trim().to_owned()));
         }
         let mut mapping = BTreeMap::new();
         for (field, column) in all {
             let known_field = known.iter().copied().find(|k| *k == field);
-            let field = known_field.ok_or_else(|| Failure::usage(format!("--map {field}: no such field; there are {}", known.join(", "))))?;
+            let field = known_field
+                .ok_or_else(|| Failure::usage(format!("--map {field}: no such field; there are {}", known.join(", "))))?;
             let origin = match column.rsplit_once('/') {
                 None => Origin { column, divisor: None },
                 Some((column, divisor)) => {
                     let divisor = divisor.parse().ok().filter(|d| *d > 0);
-                    let divisor = divisor.ok_or_else(|| Failure::usage(format!("--map {field}={column}/...: the divisor is no whole number above 0")))?;
+                    let divisor = divisor.ok_or_else(|| {
+                        Failure::usage(format!("--map {field}={column}/...: the divisor is no whole number above 0"))
+                    })?;
                     Origin { column: column.to_owned(), divisor: Some(divisor) }
                 }
             };
@@ -83,7 +91,8 @@ pub fn rows(path: &Path) -> Result<Rows, Failure> {
 
 fn csv_rows(path: &Path, bytes: &[u8]) -> Result<Rows, Failure> {
     let mut reader = csv::ReaderBuilder::new().flexible(true).from_reader(bytes);
-    let header = reader.headers().map_err(|error| Failure::because(format!("{}: no header line: {error}", path.display())))?.clone();
+    let header =
+        reader.headers().map_err(|error| Failure::because(format!("{}: no header line: {error}", path.display())))?.clone();
     let mut rows = Rows { columns: header.iter().map(str::to_owned).collect(), ..Rows::default() };
     for record in reader.records() {
         match record {
@@ -91,7 +100,11 @@ fn csv_rows(path: &Path, bytes: &[u8]) -> Result<Rows, Failure> {
                 let line = record.position().map_or(0, csv::Position::line);
                 if record.len() != header.len() {
                     let reason = format!("{} cells, and the header has {}", record.len(), header.len());
-                    rows.refused.push(super::Refused { line, reason, text: record.iter().collect::<Vec<_>>().join(",").chars().take(200).collect() });
+                    rows.refused.push(super::Refused {
+                        line,
+                        reason,
+                        text: record.iter().collect::<Vec<_>>().join(",").chars().take(200).collect(),
+                    });
                     continue;
                 }
                 let cells = header.iter().zip(record.iter()).filter(|(_, cell)| !cell.trim().is_empty());
@@ -111,7 +124,11 @@ fn ndjson(bytes: &[u8]) -> Rows {
     let mut columns = std::collections::BTreeSet::new();
     for (number, line) in bytes.split(|b| *b == b'\n').enumerate().filter(|(_, line)| !line.trim_ascii().is_empty()) {
         let number = number as u64 + 1;
-        let refuse = |reason: String| super::Refused { line: number, reason, text: String::from_utf8_lossy(line).chars().take(200).collect() };
+        let refuse = |reason: String| super::Refused {
+            line: number,
+            reason,
+            text: String::from_utf8_lossy(line).chars().take(200).collect(),
+        };
         match serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(line) {
             Err(error) => rows.refused.push(refuse(format!("no JSON object: {error}"))),
             Ok(object) => {

@@ -13,7 +13,10 @@ use ingest::{
 use schemas::{Timestamp, status::JoinReason};
 
 use crate::{
-    commands::{import::{Destination, Path, Refused, mapping, summary}, runtime},
+    commands::{
+        import::{Destination, Path, Refused, mapping, summary},
+        runtime,
+    },
     failure::Failure,
 };
 
@@ -72,21 +75,22 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), Failure> {
     };
     let runtime = runtime()?;
     let _inside = runtime.enter();
-    let nodes: Vec<String> = entries.iter().map(|e| e.node.clone()).collect::<std::collections::BTreeSet<_>>().into_iter().collect();
+    let nodes: Vec<String> =
+        entries.iter().map(|e| e.node.clone()).collect::<std::collections::BTreeSet<_>>().into_iter().collect();
     let target = |node: &String| -> Result<Target, Failure> {
         let address = "http://recorded.invalid/metrics".parse().map_err(Failure::failed)?;
         Ok(Target { node: node.clone(), address, podres_socket: None })
     };
     let targets = nodes.iter().map(target).collect::<Result<Vec<_>, _>>()?;
     let interval_ms = options.interval * 1000;
-    let settings = agent::Options { interval_ms, publish_nodes: !options.no_inventory, ..agent::Options::new(&options.destination.cluster) };
+    let settings =
+        agent::Options { interval_ms, publish_nodes: !options.no_inventory, ..agent::Options::new(&options.destination.cluster) };
     let mut agent = Agent::new(settings, targets, topics, Arc::new(SystemClock)).map_err(Failure::failed)?;
     let source = options.index.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let mut statuses: BTreeMap<&'static str, u64> = BTreeMap::new();
     let (count, mut pages, mut series, mut bad_lines) = (entries.len(), 0, 0, 0);
     for entry in entries {
-        // A page speaks for one interval after it, so that time belongs to the import.
-        path.saw(entry.at.plus_ms(i64::from(interval_ms)));
+        path.saw(entry.at.plus_ms(1));
         let Some(index) = nodes.iter().position(|node| *node == entry.node) else { continue };
         let gathered: Gathered = match entry.page {
             Some(page) => {
@@ -106,11 +110,11 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), Failure> {
     drop(agent);
     let statuses: Vec<_> = statuses.iter().map(|(status, n)| format!("{n} {status}")).collect();
     let mut lines = vec![format!(
-            "{pages} pages of {} nodes imported ({}): {series} series, {bad_lines} lines kept out; {} answers without a page",
-            nodes.len(),
-            statuses.join(", "),
-            count - pages
-        )];
+        "{pages} pages of {} nodes imported ({}): {series} series, {bad_lines} lines kept out; {} answers without a page",
+        nodes.len(),
+        statuses.join(", "),
+        count - pages
+    )];
     if count == 0 {
         summary(out, &options.index, &lines, &refused, 0)?;
         return Err(Failure::because(format!("nothing was imported from {}", options.index.display())));
@@ -124,7 +128,8 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), Failure> {
 fn entry(options: &Options, line: u64, cells: &std::collections::HashMap<String, String>) -> Result<Entry, String> {
     let cell = |name: &str| cells.get(name).ok_or_else(|| format!("{name} is empty; the index needs at, node and file"));
     let folder = options.index.parent().unwrap_or(std::path::Path::new("."));
-    let read = |name: &str, file: &str| fs::read(folder.join(file)).map_err(|error| format!("{name}: cannot read {file}: {error}"));
+    let read =
+        |name: &str, file: &str| fs::read(folder.join(file)).map_err(|error| format!("{name}: cannot read {file}: {error}"));
     let at = mapping::time(cell("at")?, options.epoch).map_err(|error| format!("at: {error}"))?;
     let answer = match cells.get("podresources") {
         None => Answer::NotAsked,

@@ -1,6 +1,10 @@
 //! Tables of holdings and of devices.
 
-use std::{collections::{BTreeMap, HashMap}, io::Write, path::PathBuf};
+use std::{
+    collections::{BTreeMap, HashMap},
+    io::Write,
+    path::PathBuf,
+};
 
 use clap::Args;
 use ingest::publish;
@@ -11,7 +15,11 @@ use schemas::{
 };
 
 use crate::{
-    commands::import::{Destination, Path, Refused, mapping::{self, Mapping}, summary},
+    commands::import::{
+        Destination, Path, Refused,
+        mapping::{self, Mapping},
+        summary,
+    },
     failure::Failure,
 };
 
@@ -44,10 +52,34 @@ pub struct Options {
 }
 
 const ALLOCATION_FIELDS: &[&str] = &[
-    "pod", "pod_uid", "namespace", "team", "workload", "queue", "node", "device", "gpus", "weight", "bound", "started", "ended",
+    "pod",
+    "pod_uid",
+    "namespace",
+    "team",
+    "workload",
+    "queue",
+    "node",
+    "device",
+    "gpus",
+    "weight",
+    "bound",
+    "started",
+    "ended",
 ];
 const DEVICE_FIELDS: &[&str] = &[
-    "node", "device", "product", "region", "zone", "provider", "purchase_option", "parent", "profile", "weight", "replicas", "from", "to",
+    "node",
+    "device",
+    "product",
+    "region",
+    "zone",
+    "provider",
+    "purchase_option",
+    "parent",
+    "profile",
+    "weight",
+    "replicas",
+    "from",
+    "to",
 ];
 
 /// Node of a holding whose node the import does not say.
@@ -285,7 +317,9 @@ fn device(row: &Row<'_>) -> Result<(String, Device, Timestamp, Option<Timestamp>
     }
     let device = Device {
         device: id.to_string(),
-        parent: row.text("parent").map_or_else(|| id.instance_id().map_or(String::new(), |_| id.gpu().to_string()), str::to_owned),
+        parent: row
+            .text("parent")
+            .map_or_else(|| id.instance_id().map_or(String::new(), |_| id.gpu().to_string()), str::to_owned),
         profile: row.owned("profile"),
         product: row.owned("product"),
         weight_num: weight.map(|(num, _)| num),
