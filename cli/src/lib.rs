@@ -56,10 +56,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 
 /// Runs the command line `arguments` and prints to `out`.
 pub fn run(arguments: impl IntoIterator<Item = OsString>, out: &mut dyn io::Write) -> Result<(), Failure> {
-    let arguments = match commands::configured(arguments) {
-        Ok(arguments) => arguments,
-        Err(failure) => return Err(failure),
-    };
+    let arguments = commands::configured(arguments)?;
     let parsed = match Arguments::try_parse_from(arguments) {
         Ok(parsed) => parsed,
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {

@@ -72,15 +72,15 @@ pub fn against_truth(comparison: &Comparison) -> String {
         )),
     }
     for tier in &comparison.tiers {
-        let verdict = if tier.holds() { "within it" } else { "OUTSIDE of it" };
+        let verdict = if tier.holds() { "holds" } else { "DOES NOT HOLD" };
         text.push_str(&format!(
-            "  {:<9} utilized {} GPU-hours, in truth {}: {verdict} (standard error {} by {} samples; nobody saw {})\n",
+            "  {:<9} utilized {} GPU-hours, and up to {} that nobody saw; in truth {}: {verdict} (sampling error {} by {} samples)\n",
             tier.tier.as_str(),
             hours(tier.ledger_ms),
+            hours(tier.unobserved_ms),
             hours(tier.truth_ms),
             hours(tier.standard_error_ms.round() as i64),
-            grouped(tier.samples),
-            hours(tier.unobserved_ms)
+            grouped(tier.samples)
         ));
     }
     text

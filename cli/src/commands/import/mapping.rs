@@ -68,7 +68,7 @@ impl Mapping {
 
     /// Whether the file has the field's column.
     pub fn is_there(&self, field: &str, rows: &Rows) -> bool {
-        self.0.get(field).is_some_and(|origin| rows.columns.iter().any(|c| *c == origin.column))
+        self.0.get(field).is_some_and(|origin| rows.columns.contains(&origin.column))
     }
 }
 
