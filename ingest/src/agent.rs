@@ -24,6 +24,7 @@ use schemas::proto::{Device, Node, ScrapeRound};
 use schemas::status::{JoinReason, ScrapeStatus};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -119,7 +120,7 @@ pub enum AgentError {
         address: String,
     },
     /// The state file cannot be read or written.
-    #[error("cannot use the state file {path}; give the agent a directory of its own that it may write")]
+    #[error("cannot use the state file {path}; {}", advice(source))]
     State {
         /// Path.
         path: PathBuf,
@@ -130,6 +131,20 @@ pub enum AgentError {
     /// The batch is not taken.
     #[error("the round is not taken")]
     Produce(#[from] TransportError),
+}
+
+/// What an operator can do about a state file.
+fn advice(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
+            "free disk space; until then rounds are gaps, and nothing that was taken is lost"
+        }
+        std::io::ErrorKind::InvalidData => {
+            "it is damaged: move it away, and the agent starts without what it remembered (sequences, and since when it has seen \
+             each pod)"
+        }
+        _ => "give the agent a directory of its own that it may write (--state-dir)",
+    }
 }
 
 /// What a round did.
@@ -143,6 +158,8 @@ pub struct RoundReport {
     pub series: u64,
     /// Lines kept out.
     pub bad_lines: u64,
+    /// Series that stood twice on a page.
+    pub duplicate_series: u64,
     /// Labels that the contract refused.
     pub refused_labels: u64,
     /// Devices whose labels name another pod than the kubelet.
@@ -189,6 +206,15 @@ struct Known {
     sequence: u64,
     sightings: Sightings,
     inventory: Inventory,
+    /// How its last round went, so that a change is said once.
+    health: Health,
+}
+
+/// How a target's last round went: its status, and why its devices could not be joined. None where it was well.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Health {
+    status: Option<ScrapeStatus>,
+    join: Option<JoinReason>,
 }
 
 /// What was last published of a node's inventory.
@@ -249,6 +275,7 @@ impl Agent {
                 sequence: remembered.sequence,
                 sightings: remembered.sightings,
                 inventory: remembered.inventory,
+                health: Health::default(),
             });
         }
         let outbox = state
@@ -386,11 +413,12 @@ impl Agent {
             }
             Err(fault) => Err(Fault::Scrape(fault)),
         };
+        let mut health = Health::default();
         let mut page = match read {
             Ok(page) => Some(page),
             Err(fault) => {
                 round.error = fault.to_string();
-                tracing::debug!(node = %round.node, error = %round.error, "no page");
+                health.status = Some(fault.status());
                 round.status = fault.status().as_str().to_owned();
                 None
             }
@@ -402,6 +430,8 @@ impl Agent {
             gathered.report.sightings += changed.len() as u64;
             gathered.allocations.extend(changed.into_iter().map(publish::holding));
         }
+        health.join = joined.reason;
+        known.changed(health, &round.error);
         if let Some(reason) = joined.reason {
             round.join_reason = reason.as_str().to_owned();
             *gathered.report.join_reasons.entry(reason.as_str()).or_default() += 1;
@@ -457,9 +487,34 @@ impl Agent {
         let failed = |source| AgentError::State { path: path.clone(), source };
         let text = serde_json::to_vec(&state).map_err(|e| failed(e.into()))?;
         let temporary = path.with_extension("tmp");
-        // Not synced: a loss of power may bring back an older state, whose sequences then repeat at other instants; the key of
-        // a round holds its instant too.
-        std::fs::write(&temporary, text).and_then(|()| std::fs::rename(&temporary, path)).map_err(failed)
+        // Synced before it gets its name: a loss of power may bring back an older state, whose sequences then repeat at other
+        // instants (the key of a round holds its instant too), but never half a file or an empty one.
+        let write = || {
+            let mut file = std::fs::File::create(&temporary)?;
+            file.write_all(&text)?;
+            file.sync_data()?;
+            std::fs::rename(&temporary, path)
+        };
+        write().map_err(failed)
+    }
+}
+
+impl Known {
+    /// Says once when a target begins to fail, fails otherwise, or is well again.
+    fn changed(&mut self, health: Health, error: &str) {
+        let (node, before) = (&self.target.node, std::mem::replace(&mut self.health, health));
+        if before.status != health.status {
+            match health.status {
+                Some(status) => tracing::warn!(%node, status = status.as_str(), error, "rounds have no page"),
+                None => tracing::info!(%node, "rounds have a page again"),
+            }
+        }
+        if before.join != health.join {
+            match health.join {
+                Some(reason) => tracing::warn!(%node, reason = reason.as_str(), "devices cannot be joined with pods"),
+                None => tracing::info!(%node, "devices can be joined with pods again"),
+            }
+        }
     }
 }
 
@@ -502,6 +557,7 @@ fn fill(round: &mut ScrapeRound, report: &mut RoundReport, page: Page) {
     report.devices += page.devices.len() as u64;
     report.series += page.counts.series;
     report.bad_lines += page.counts.bad_lines;
+    report.duplicate_series += page.counts.duplicate_series;
     report.refused_labels += page.counts.refused_labels;
     round.devices = page.devices.into_iter().map(|d| d.sample).collect();
     round.extra = page.extra;
@@ -558,7 +614,8 @@ fn state_key(node: &str, source: &str) -> String {
 fn load(path: &Path) -> Result<State, AgentError> {
     let failed = |source| AgentError::State { path: path.to_owned(), source };
     match std::fs::read(path) {
-        Ok(bytes) => serde_json::from_slice(&bytes).map_err(|e| failed(e.into())),
+        Ok(bytes) => serde_json::from_slice(&bytes)
+            .map_err(|e| failed(std::io::Error::new(std::io::ErrorKind::InvalidData, e.to_string()))),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(State::default()),
         Err(e) => Err(failed(e)),
     }

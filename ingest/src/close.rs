@@ -16,16 +16,19 @@
 //!   offset; the others are counted as repeats.
 
 mod intervals;
+mod lock;
 mod samples;
 
 use arrow::array::RecordBatch;
 use arrow::error::ArrowError;
 use intervals::Book;
 use lake::{Footer, HotFile, Lake, LakeError, Watermark};
+use lock::Lock;
 use schemas::tables::{self, Table};
 use schemas::{HOUR_MS, Timestamp};
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
 
 /// When hours close.
 #[derive(Debug, Clone, Copy)]
@@ -68,6 +71,37 @@ pub enum CloseError {
     /// The watermark failed.
     #[error("cannot move the watermark")]
     Watermark(#[source] Box<LakeError>),
+    /// Another process closes hours of this lake.
+    #[error("another process has been closing hours of {lake} for {}; is one stuck?", wait.as_secs())]
+    Busy {
+        /// The lake.
+        lake: std::path::PathBuf,
+        /// How long this one has waited.
+        wait: Duration,
+    },
+    /// Whether another process closes hours cannot be told.
+    #[error("cannot use the lock {path}")]
+    Lock {
+        /// The lock's file.
+        path: std::path::PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+impl CloseError {
+    /// Whether it may go away by itself.
+    pub fn passes(&self) -> bool {
+        match self {
+            CloseError::Lake { source, .. } | CloseError::Watermark(source) => source.is_disk_full(),
+            CloseError::Lock { source, .. } => {
+                matches!(source.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)
+            }
+            CloseError::Busy { .. } => true,
+            CloseError::Rows { .. } => false,
+        }
+    }
 }
 
 /// What closing did.
@@ -127,7 +161,16 @@ impl Closer {
     }
 
     /// Closes every hour that ends at or before `upto`, and moves the watermark there. `now` decides what is late.
+    ///
+    /// One process at a time closes hours of a lake: a part is made of what is there, and two at once would each leave out what
+    /// the other one adds. After an error what this closer remembers may be ahead of the lake; make a new one.
     pub fn close(&mut self, upto: Timestamp, now: Timestamp) -> Result<CloseReport, CloseError> {
+        let mut lock = Lock::take(&self.lake)?;
+        if !lock.was(&self.epoch) {
+            // Another one has closed hours since: what is remembered of them is old.
+            *self = Closer::new(self.lake.clone(), self.options);
+            lock.is_now(&self.epoch)?;
+        }
         let upto = upto.hour();
         let before = self.lake.watermark().map_err(|e| CloseError::Watermark(Box::new(e)))?;
         let mut report = CloseReport { watermark: before, ..CloseReport::default() };

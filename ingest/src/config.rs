@@ -255,6 +255,8 @@ pub struct SinkConfig {
     pub sink: sink::Options,
     /// How it closes.
     pub close: close::Options,
+    /// Time between two tries after something that may pass: a log that is not there yet, a full disk.
+    pub retry_every: Duration,
     /// Where its own pages are.
     pub listen: String,
 }
@@ -355,7 +357,7 @@ impl SinkConfig {
         close.close_after_ms = args.close_after.or(file.close_after).map_or(close.close_after_ms, Span::ms);
         close.late_limit_ms = args.late_limit.or(file.late_limit).map_or(close.late_limit_ms, Span::ms);
         let listen = args.listen.or(file.listen).unwrap_or_else(|| "127.0.0.1:9402".to_owned());
-        Ok(SinkConfig { lake, log_dir, sink, close, listen })
+        Ok(SinkConfig { lake, log_dir, sink, close, retry_every: Duration::from_secs(5), listen })
     }
 }
 

@@ -4,6 +4,7 @@ use clap::{Parser, Subcommand};
 use ingest::clock::SystemClock;
 use ingest::config::{AgentArgs, AgentConfig, ConfigError, SinkArgs, SinkConfig};
 use ingest::run;
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -34,7 +35,8 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let filter = tracing_subscriber::EnvFilter::try_from_env("STRANDLINE_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr).init();
     match start(cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

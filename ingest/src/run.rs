@@ -2,7 +2,7 @@
 
 use crate::agent::{Agent, AgentError, RoundReport, Topics};
 use crate::clock::Clock;
-use crate::close::{CloseError, Closer};
+use crate::close::{CloseError, CloseReport, Closer};
 use crate::config::{AgentConfig, SinkConfig};
 use crate::publish::{ALLOCATIONS, NODES, SAMPLES};
 use crate::sink::{Sink, SinkError, StepReport};
@@ -10,6 +10,7 @@ use crate::transport::local::{self, Log, TopicSpec};
 use crate::transport::{Topic, TransportError};
 use lake::{Lake, LakeError};
 use schemas::Timestamp;
+use schemas::status::{JoinReason, ScrapeStatus};
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,6 +29,9 @@ pub enum RunError {
     /// The agent cannot start.
     #[error("the agent cannot start")]
     Agent(#[source] AgentError),
+    /// The agent cannot go on.
+    #[error("the agent stopped")]
+    Stopped(#[source] AgentError),
     /// The sink stopped.
     #[error("the sink stopped")]
     Sink(#[source] SinkError),
@@ -43,8 +47,12 @@ pub enum RunError {
 const SINK_EVERY: Duration = Duration::from_millis(500);
 /// Time between two tries at closing hours.
 const CLOSE_EVERY_MS: i64 = 60_000;
-/// Time between two tries after something that may pass: a log that is not there yet, a full disk.
-const RETRY_EVERY: Duration = Duration::from_secs(5);
+
+// Counters of what should not happen, with their help. They are there from the start, so that the first time is an increase.
+const SKIPPED: (&str, &str) = ("strandline_ingest_skipped_rounds_total", "rounds that had no time");
+const UNTAKEN: (&str, &str) = ("strandline_ingest_untaken_rounds_total", "rounds that the log did not take");
+const DROPPED: (&str, &str) = ("strandline_ingest_dropped_messages_total", "messages that left the log by its retention");
+const STOPS: (&str, &str) = ("strandline_ingest_stops_total", "times the sink stopped consuming, or could not close hours");
 
 /// Scrapes until `shutdown`; every round that was begun is finished.
 pub async fn agent(config: AgentConfig, clock: Arc<dyn Clock>, shutdown: impl Future<Output = ()>) -> Result<(), RunError> {
@@ -54,6 +62,11 @@ pub async fn agent(config: AgentConfig, clock: Arc<dyn Clock>, shutdown: impl Fu
     let log = Log::open(&config.log_dir, &specs, config.log).map_err(RunError::Log)?;
     let topic = |name| log.topic(name).map_err(RunError::Log);
     let topics = Topics { samples: topic(SAMPLES)?, allocations: topic(ALLOCATIONS)?, nodes: topic(NODES)? };
+    count_round(&metrics, &RoundReport::default());
+    for (name, help) in [SKIPPED, UNTAKEN, DROPPED] {
+        counter(&metrics, name, help).add(0);
+    }
+    let mut untaken: u64 = 0;
     let interval = i64::from(config.options.interval_ms);
     let targets = config.targets.len();
     let mut agent = Agent::new(config.options, config.targets, topics, clock.clone()).map_err(RunError::Agent)?;
@@ -72,18 +85,29 @@ pub async fn agent(config: AgentConfig, clock: Arc<dyn Clock>, shutdown: impl Fu
         let skipped = (now.ms() - next.ms()) / interval;
         if skipped > 0 {
             tracing::warn!(skipped, "rounds took longer than the interval");
-            counter(&metrics, "strandline_ingest_skipped_rounds_total", "rounds that had no time").add(skipped.unsigned_abs());
+            counter(&metrics, SKIPPED.0, SKIPPED.1).add(skipped.unsigned_abs());
         }
         match agent.round(now).await {
             Ok(report) => {
-                count_round(&metrics, &report, now);
+                count_round(&metrics, &report);
+                let help = "time of the last round that was taken, seconds since 1970";
+                metrics.gauge("strandline_ingest_last_round_seconds", help, &[]).set(now.ms() as f64 / 1000.0);
+                if untaken > 0 {
+                    tracing::info!(untaken, "rounds are taken again");
+                    untaken = 0;
+                }
                 ready.set(true);
                 tracing::debug!(?report, "round");
             }
+            // Nothing will be taken until the log is opened again: whoever watches over this process starts it anew.
+            Err(error @ AgentError::Produce(TransportError::Poisoned { .. } | TransportError::Changed { .. })) => {
+                return Err(RunError::Stopped(error));
+            }
             Err(error) => {
+                untaken += 1;
                 let chain = anyhow::Error::new(error);
                 tracing::error!(error = format!("{chain:#}"), "the round is not taken; it is a gap");
-                counter(&metrics, "strandline_ingest_untaken_rounds_total", "rounds that the log did not take").inc();
+                counter(&metrics, UNTAKEN.0, UNTAKEN.1).inc();
                 ready.set(false);
             }
         }
@@ -91,8 +115,7 @@ pub async fn agent(config: AgentConfig, clock: Arc<dyn Clock>, shutdown: impl Fu
             retained = now;
             match log.retain(now.ms()) {
                 Ok(dropped) => {
-                    counter(&metrics, "strandline_ingest_dropped_messages_total", "messages that left the log by its retention")
-                        .add(dropped)
+                    counter(&metrics, DROPPED.0, DROPPED.1).add(dropped);
                 }
                 Err(error) => {
                     tracing::error!(error = format!("{:#}", anyhow::Error::new(error)), "cannot drop old segments of the log")
@@ -145,14 +168,20 @@ fn follow(
     ready: &Ready,
     stop: &AtomicBool,
 ) -> Result<(), RunError> {
+    count_step(metrics, &StepReport::default());
+    count_close(metrics, &CloseReport::default());
+    counter(metrics, STOPS.0, STOPS.1).add(0);
     let mut closer = Closer::new(lake.clone(), config.close);
     let mut closed_at: Option<Timestamp> = None;
+    // After a stumble nothing says that it is over until something was written: what is read is only in memory.
+    let mut stumbled = false;
     'open: while !stop.load(Ordering::SeqCst) {
         let topics = match topics(config) {
             Ok(topics) => topics,
             Err(error @ (TransportError::NoTopic { .. } | TransportError::Io { .. })) => {
                 tracing::warn!(error = format!("{:#}", anyhow::Error::new(error)), "waiting for the log");
-                pause(RETRY_EVERY, stop);
+                ready.set(false);
+                pause(config.retry_every, stop);
                 continue;
             }
             Err(error) => return Err(RunError::Log(error)),
@@ -160,7 +189,9 @@ fn follow(
         let mut sink = match Sink::open(lake.clone(), topics, config.sink.clone()) {
             Ok(sink) => sink,
             Err(error) if passes(&error) => {
-                stumble(error, metrics, ready, stop);
+                stumbled = true;
+                stumble(error, "the sink has stopped consuming and will try again", metrics, ready);
+                pause(config.retry_every, stop);
                 continue;
             }
             Err(error) => return Err(RunError::Sink(error)),
@@ -169,22 +200,40 @@ fn follow(
         loop {
             let last = stop.load(Ordering::SeqCst);
             let now = clock.now();
-            let step = if last { sink.flush(now) } else { sink.step(now) };
-            match step {
+            // At the end, and to see whether the disk has room again, all that is read is written at once.
+            let step = if last || stumbled { sink.flush(now) } else { sink.step(now) };
+            let closed = match step {
                 Ok(report) => {
                     count_step(metrics, &report);
-                    ready.set(true);
-                    let due = closed_at.is_none_or(|at| now.ms() - at.ms() >= CLOSE_EVERY_MS);
-                    if due || last {
-                        closed_at = Some(now);
-                        close(&mut closer, &mut sink, metrics, now, report.behind_at)?;
-                    }
+                    let due = last || closed_at.is_none_or(|at| now.ms() - at.ms() >= CLOSE_EVERY_MS);
+                    if due { close(&mut closer, &mut sink, metrics, now, report.behind_at) } else { Ok(()) }
                 }
-                Err(error) if passes(&error) => {
-                    stumble(error, metrics, ready, stop);
+                Err(error) => Err(RunError::Sink(error)),
+            };
+            match closed {
+                Ok(()) => {
+                    closed_at = Some(closed_at.filter(|at| now.ms() - at.ms() < CLOSE_EVERY_MS).unwrap_or(now));
+                    if stumbled {
+                        tracing::info!("the sink goes on");
+                    }
+                    stumbled = false;
+                    ready.set(true);
+                }
+                Err(RunError::Sink(error)) if passes(&error) => {
+                    stumbled = true;
+                    stumble(error, "the sink has stopped consuming and will try again", metrics, ready);
+                    pause(config.retry_every, stop);
                     continue 'open;
                 }
-                Err(error) => return Err(RunError::Sink(error)),
+                Err(RunError::Close(error)) if error.passes() => {
+                    // What the closer remembers may be ahead of what it has written: it begins anew, from the lake.
+                    closer = Closer::new(lake.clone(), config.close);
+                    stumbled = true;
+                    stumble(error, "hours cannot be closed now; the sink will try again", metrics, ready);
+                    pause(config.retry_every, stop);
+                    continue 'open;
+                }
+                Err(error) => return Err(error),
             }
             if last {
                 break 'open;
@@ -216,16 +265,7 @@ fn close(
         behind = report.behind_at;
     }
     let report = closer.close(closer.due(now, behind), now).map_err(RunError::Close)?;
-    for (table, parts) in &report.parts {
-        let name = "strandline_ingest_closed_parts_total";
-        metrics.counter(name, "parts of closed hours written", &[("table", table)]).add(*parts);
-    }
-    counter(metrics, "strandline_ingest_repeats_total", "repeated rows dropped while closing").add(report.repeats);
-    counter(metrics, "strandline_ingest_late_total", "rows and states that came too late").add(report.late);
-    if let Some(watermark) = report.watermark {
-        let help = "end of the last closed hour, seconds since 1970";
-        metrics.gauge("strandline_ingest_closed_to_seconds", help, &[]).set(watermark.closed_to.ms() as f64 / 1000.0);
-    }
+    count_close(metrics, &report);
     if !report.parts.is_empty() {
         tracing::info!(
             parts = report.parts.values().sum::<u64>(),
@@ -238,11 +278,25 @@ fn close(
     Ok(())
 }
 
+fn count_close(metrics: &Metrics, report: &CloseReport) {
+    for (table, parts) in &report.parts {
+        let name = "strandline_ingest_closed_parts_total";
+        metrics.counter(name, "parts of closed hours written", &[("table", table)]).add(*parts);
+    }
+    counter(metrics, "strandline_ingest_repeats_total", "repeated rows dropped while closing").add(report.repeats);
+    counter(metrics, "strandline_ingest_late_total", "rows and states that came too late").add(report.late);
+    if let Some(watermark) = report.watermark {
+        let help = "end of the last closed hour, seconds since 1970";
+        metrics.gauge("strandline_ingest_closed_to_seconds", help, &[]).set(watermark.closed_to.ms() as f64 / 1000.0);
+    }
+}
+
 /// Whether an error may go away by itself: then the sink stops consuming and tries again; it never drops anything for it.
 fn passes(error: &SinkError) -> bool {
     match error {
         SinkError::Lake(error) => error.is_disk_full(),
-        SinkError::Log(TransportError::Io { .. }) => true,
+        // The agent, when it is started again, cuts a damaged end.
+        SinkError::Log(TransportError::Io { .. } | TransportError::Damaged { .. }) => true,
         SinkError::Log(_)
         | SinkError::UnknownTopic(_)
         | SinkError::Recreated { .. }
@@ -253,11 +307,10 @@ fn passes(error: &SinkError) -> bool {
     }
 }
 
-fn stumble(error: SinkError, metrics: &Metrics, ready: &Ready, stop: &AtomicBool) {
-    tracing::error!(error = format!("{:#}", anyhow::Error::new(error)), "the sink has stopped consuming and will try again");
-    counter(metrics, "strandline_ingest_stops_total", "times the sink stopped consuming").inc();
+fn stumble(error: impl std::error::Error + Send + Sync + 'static, what: &str, metrics: &Metrics, ready: &Ready) {
+    tracing::error!(error = format!("{:#}", anyhow::Error::new(error)), "{what}");
+    counter(metrics, STOPS.0, STOPS.1).inc();
     ready.set(false);
-    pause(RETRY_EVERY, stop);
 }
 
 /// Waits, but not longer than until the end is asked for.
@@ -299,17 +352,20 @@ fn counter(metrics: &Metrics, name: &'static str, help: &'static str) -> web::me
     metrics.counter(name, help, &[])
 }
 
-fn count_round(metrics: &Metrics, report: &RoundReport, now: Timestamp) {
-    for (status, count) in &report.by_status {
-        metrics.counter("strandline_ingest_rounds_total", "scrape rounds by status", &[("status", status)]).add(*count);
+fn count_round(metrics: &Metrics, report: &RoundReport) {
+    for status in ScrapeStatus::ALL.iter().map(|s| s.as_str()) {
+        let count = report.by_status.get(status).copied().unwrap_or_default();
+        metrics.counter("strandline_ingest_rounds_total", "scrape rounds by status", &[("status", status)]).add(count);
     }
-    for (reason, count) in &report.join_reasons {
+    for reason in JoinReason::ALL.iter().map(|r| r.as_str()) {
+        let count = report.join_reasons.get(reason).copied().unwrap_or_default();
         let name = "strandline_ingest_join_failures_total";
-        metrics.counter(name, "rounds whose devices could not be joined", &[("reason", reason)]).add(*count);
+        metrics.counter(name, "rounds whose devices could not be joined", &[("reason", reason)]).add(count);
     }
     for (name, help, count) in [
         ("strandline_ingest_series_total", "series read", report.series),
         ("strandline_ingest_bad_lines_total", "lines kept out", report.bad_lines),
+        ("strandline_ingest_duplicate_series_total", "series that stood twice on a page", report.duplicate_series),
         ("strandline_ingest_refused_labels_total", "labels that the contract refused", report.refused_labels),
         (
             "strandline_ingest_label_disagrees_total",
@@ -323,14 +379,13 @@ fn count_round(metrics: &Metrics, report: &RoundReport, now: Timestamp) {
     ] {
         counter(metrics, name, help).add(count);
     }
-    let help = "time of the last round that was taken, seconds since 1970";
-    metrics.gauge("strandline_ingest_last_round_seconds", help, &[]).set(now.ms() as f64 / 1000.0);
 }
 
 fn count_step(metrics: &Metrics, report: &StepReport) {
     for (name, help, count) in [
         ("strandline_ingest_records_total", "messages read from the log", report.records),
         ("strandline_ingest_rejects_total", "messages and parts of messages refused", report.rejects),
+        ("strandline_ingest_lost_messages_total", "messages that were lost after they were taken", report.lost),
         ("strandline_ingest_hot_files_total", "hot files published", report.files),
         ("strandline_ingest_lost_swaps_total", "cuts that another writer had made first", report.lost_swaps),
     ] {

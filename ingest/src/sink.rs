@@ -168,6 +168,8 @@ pub struct StepReport {
     pub records: u64,
     /// Messages and parts of messages refused.
     pub rejects: u64,
+    /// Messages that the log has lost after they were taken (among the refused ones once they are in a file).
+    pub lost: u64,
     /// Files published.
     pub files: u64,
     /// Rows in them.
@@ -191,6 +193,8 @@ pub struct Sink {
     epoch: String,
     parts: Vec<Part>,
     hook: Option<Hook>,
+    /// Messages that were skipped as told, and are in no report yet.
+    skipped: u64,
 }
 
 /// One partition of one topic.
@@ -219,7 +223,7 @@ impl Sink {
     /// Takes up every partition of `topics` where the lake ends, completing what an earlier writer left incomplete.
     pub fn open(lake: Lake, topics: Vec<Arc<dyn Topic>>, options: Options) -> Result<Sink, SinkError> {
         let epoch = format!("{:016x}", RandomState::new().hash_one(std::process::id()));
-        let mut sink = Sink { lake, options, epoch, parts: Vec::new(), hook: None };
+        let mut sink = Sink { lake, options, epoch, parts: Vec::new(), hook: None, skipped: 0 };
         for topic in topics {
             let kind = Kind::of_topic(topic.name()).ok_or_else(|| SinkError::UnknownTopic(topic.name().to_owned()))?;
             sink.check_id(&*topic, kind)?;
@@ -283,6 +287,9 @@ impl Sink {
             behind = [behind, unwritten, unread].into_iter().flatten().min();
         }
         report.behind_at = behind.map(Timestamp::from_ms);
+        let skipped = std::mem::take(&mut self.skipped);
+        report.lost += skipped;
+        report.rejects += skipped;
         Ok(report)
     }
 
@@ -373,6 +380,9 @@ impl Sink {
             for message in fetched.messages.iter().filter(|m| (next..=end).contains(&m.offset)) {
                 batch.add(message);
             }
+            for lost in fetched.lost.iter().filter(|l| (next..=end).contains(&l.from)) {
+                batch.lost(lost.from, lost.count, lost.at_ms);
+            }
             next = fetched.next.max(next + 1);
         }
         let footer = self.footer(index, end, &batch);
@@ -401,6 +411,7 @@ impl Sink {
             part.topic.fetch(part.partition, start, 1).map_err(SinkError::Log)?.messages.first().map(|m| m.at_ms),
         );
         self.publish(index, start - 1, batch, &mut StepReport::default())?;
+        self.skipped += lost;
         let part = &mut self.parts[index];
         part.pos = start;
         part.next = start;
@@ -436,6 +447,17 @@ impl Sink {
                 buffer.batch.add(message);
                 part.last_at_ms = Some(message.at_ms);
                 report.records += 1;
+            }
+            for lost in fetched.lost.iter().filter(|l| l.from >= part.next) {
+                tracing::error!(topic = part.topic.name(), partition = part.partition, ?lost, "the log has lost messages");
+                let first_at_ms = lost.at_ms.or(part.last_at_ms).unwrap_or_else(|| now.ms());
+                let buffer = part.buffer.get_or_insert_with(|| Buffer {
+                    batch: Batch::new(part.kind, part.topic.name(), part.partition),
+                    since: now,
+                    first_at_ms,
+                });
+                buffer.batch.lost(lost.from, lost.count, Some(first_at_ms));
+                report.lost += lost.count;
             }
             part.next = fetched.next;
             let full = part

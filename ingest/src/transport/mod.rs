@@ -73,6 +73,19 @@ pub struct Fetched {
     pub messages: Vec<Message>,
     /// Where to fetch next. Beyond the last message where the log has a hole.
     pub next: u64,
+    /// Offsets before `next` whose messages were taken and that the log has lost since, by its own word. They will not come.
+    pub lost: Vec<Lost>,
+}
+
+/// Messages that were taken and that the log does not have any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lost {
+    /// The first of them.
+    pub from: u64,
+    /// How many.
+    pub count: u64,
+    /// A time near theirs: of the message after them, else of the one before, where there is one.
+    pub at_ms: Option<i64>,
 }
 
 /// One topic of a transport.
@@ -185,8 +198,17 @@ pub enum TransportError {
         /// What the partition holds.
         bounds: Bounds,
     },
+    /// Another hand than the writer's changed a file of the log; what the disk holds is unknown until the log is opened again.
+    #[error("{path} was changed or removed by another program; restart this process so that the log is checked and opened again")]
+    Changed {
+        /// The segment file.
+        path: PathBuf,
+    },
     /// Bytes that were taken are damaged.
-    #[error("{path} is damaged at byte {at}: {what}")]
+    #[error(
+        "{path} is damaged at byte {at}: {what}; restart the agent, which cuts a damaged end, or else move this file out of the \
+         log. Messages that are lost by it are counted in `rejects`"
+    )]
     Damaged {
         /// Segment file.
         path: PathBuf,

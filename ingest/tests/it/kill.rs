@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 const NODES_OF_FLEET: usize = 12;
 
 /// A process that goes when the test does.
-struct Process(Child);
+pub struct Process(pub Child);
 
 impl Process {
     fn start(arguments: &[&str], config: &Path) -> Self {
@@ -49,7 +49,7 @@ impl Drop for Process {
 }
 
 /// Waits until `done`, at most a minute.
-fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+pub fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
     let began = Instant::now();
     while !done() {
         assert!(began.elapsed() < Duration::from_secs(60), "no {what} within a minute");

@@ -2,5 +2,6 @@
 #![allow(clippy::unwrap_used)]
 
 mod kill;
+mod operator;
 mod path;
 mod transport;

@@ -1,10 +1,10 @@
 //! One partition: segments of frames, its end mark, reading and writing by position.
 
-use super::super::{Bounds, Fetched, Message, Record, TransportError};
+use super::super::{Bounds, Fetched, Lost, Message, Record, TransportError};
 use super::{Options, lock};
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
@@ -145,7 +145,10 @@ impl Partition {
         }
         self.next = mark.next;
         if let Some(last) = self.segments.last_mut() {
-            last.file.set_len(mark.bytes).map_err(io("cut", &last.path))?;
+            // Never longer than it is: a file that another hand has cut must not look whole again.
+            if last.file.metadata().map_err(io("read", &last.path))?.len() > mark.bytes {
+                last.file.set_len(mark.bytes).map_err(io("cut", &last.path))?;
+            }
             last.bytes = mark.bytes;
             last.index.retain(|(offset, _)| *offset < mark.next);
         }
@@ -179,6 +182,7 @@ impl Partition {
 
     fn flush(&mut self, buffer: &mut Vec<u8>) -> Result<(), TransportError> {
         if let Some(last) = self.segments.last_mut() {
+            last.is_as_left()?;
             last.file.write_all_at(buffer, last.bytes).map_err(|e| match e.kind() {
                 ErrorKind::StorageFull | ErrorKind::QuotaExceeded => TransportError::Full { path: last.path.clone() },
                 _ => io("write", &last.path)(e),
@@ -220,7 +224,7 @@ impl Partition {
 
     /// Messages in `[from, end)`.
     pub(super) fn read(&mut self, from: u64, end: u64, max_bytes: usize) -> Result<Fetched, TransportError> {
-        let mut out = Fetched { messages: Vec::new(), next: from };
+        let mut out = Fetched { messages: Vec::new(), next: from, lost: Vec::new() };
         let mut taken = 0;
         let first = self.segments.partition_point(|s| s.base <= from).saturating_sub(1);
         for at in first..self.segments.len() {
@@ -236,8 +240,16 @@ impl Partition {
                     let path = self.segments[at].path.clone();
                     return Err(TransportError::Damaged { path, at: 0, what: "messages that were taken are missing" });
                 }
-                // Short of its limit and not the last: the hole that `repair` declared.
-                out.next = limit;
+                // Short of its limit and not the last: the hole that `repair` declared, or a segment that was moved away.
+                if out.next < limit {
+                    let after = match self.segments.get(at + 1) {
+                        Some(segment) if segment.base < end => segment.first_at()?,
+                        Some(_) | None => None,
+                    };
+                    let at_ms = after.or_else(|| out.messages.last().map(|m| m.at_ms));
+                    out.lost.push(Lost { from: out.next, count: limit - out.next, at_ms });
+                    out.next = limit;
+                }
             }
             if out.next >= end || taken >= max_bytes {
                 break;
@@ -285,6 +297,18 @@ pub(super) fn sync(partition: &Mutex<Partition>) -> Result<(), TransportError> {
 }
 
 impl Segment {
+    /// The file at this segment's path is still the one that is open, and as long as it was left. What is written into a file
+    /// that was removed, or behind a hole, would be taken and never read.
+    fn is_as_left(&self) -> Result<(), TransportError> {
+        let open = self.file.metadata().map_err(io("read", &self.path))?;
+        match fs::metadata(&self.path) {
+            Ok(found) if (found.dev(), found.ino(), found.len()) == (open.dev(), open.ino(), self.bytes) => Ok(()),
+            Ok(_) => Err(TransportError::Changed { path: self.path.clone() }),
+            Err(e) if e.kind() == ErrorKind::NotFound => Err(TransportError::Changed { path: self.path.clone() }),
+            Err(e) => Err(io("read", &self.path)(e)),
+        }
+    }
+
     fn note(&mut self, offset: u64, byte: u64) {
         if self.index.last().is_none_or(|(_, at)| byte >= at + INDEX_EVERY) {
             self.index.push((offset, byte));
@@ -342,7 +366,8 @@ impl Segment {
     }
 
     fn first_at(&self) -> Result<Option<i64>, TransportError> {
-        let mut window = Window::new(&self.file, self.bytes);
+        let bytes = self.file.metadata().map_err(io("read", &self.path))?.len();
+        let mut window = Window::new(&self.file, bytes);
         match window.frame(0, self.base) {
             Ok(found) => Ok(found.map(|(_, message)| message.at_ms)),
             Err(FrameError::Io(e)) => Err(io("read", &self.path)(e)),

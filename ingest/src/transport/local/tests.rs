@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used)]
 
+use super::super::Lost;
 use super::*;
 use std::os::unix::fs::FileExt;
 
@@ -71,7 +72,34 @@ fn offsets_that_the_disk_lost_are_not_given_away_again() {
     let topic = log.topic("t").unwrap();
     assert_eq!(topic.produce(&[record(3)]).unwrap()[0].offset, 3, "offset 2 was taken, and stays lost");
     assert_eq!(values(&topic, 0), ["0:value 0", "1:value 1", "3:value 3"]);
-    assert_eq!(topic.fetch(0, 2, 100).unwrap().messages[0].offset, 3);
+    let hole = topic.fetch(0, 2, 100).unwrap();
+    assert_eq!(hole.messages[0].offset, 3);
+    assert_eq!(hole.lost, [Lost { from: 2, count: 1, at_ms: Some(3000) }], "and whoever reads it is told");
+    assert_eq!(topic.fetch(0, 3, 100).unwrap().lost, []);
+}
+
+#[test]
+fn a_file_that_another_hand_changed_takes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = || Log::open(dir.path(), &[T], Options::default()).unwrap();
+    let log = open();
+    let topic = log.topic("t").unwrap();
+    topic.produce(&[record(0), record(1)]).unwrap();
+    let path = last_segment(dir.path());
+    let length = fs::metadata(&path).unwrap().len();
+    File::options().write(true).open(&path).unwrap().set_len(length - 1).unwrap();
+    for _ in 0..3 {
+        assert!(matches!(topic.produce(&[record(2)]), Err(TransportError::Changed { .. })), "behind a hole nobody would read it");
+    }
+    assert_eq!(fs::metadata(&path).unwrap().len(), length - 1, "and the file does not look whole again");
+    drop((topic, log));
+    let log = open();
+    let topic = log.topic("t").unwrap();
+    assert_eq!(topic.produce(&[record(2)]).unwrap()[0].offset, 2);
+    assert_eq!(topic.fetch(0, 0, 1000).unwrap().lost, [Lost { from: 1, count: 1, at_ms: Some(2000) }]);
+    fs::remove_dir_all(dir.path()).unwrap();
+    let error = topic.produce(&[record(3)]).unwrap_err();
+    assert!(error.to_string().contains("changed or removed"), "{error}: what is written into a removed file nobody finds");
 }
 
 #[test]
@@ -161,7 +189,7 @@ fn a_batch_that_cannot_be_written_leaves_nothing_behind() {
     }
     fs::remove_dir_all(dir.path().join("t/00001")).unwrap();
     let before = topic.bounds(0).unwrap();
-    assert!(matches!(topic.produce(&[on(0, 40), on(1, 40)]), Err(TransportError::Io { .. })));
+    assert!(matches!(topic.produce(&[on(0, 40), on(1, 40)]), Err(TransportError::Changed { .. })));
     topic.produce(&[on(0, 11)]).unwrap();
     let got = topic.fetch(0, before.end, 1000).unwrap();
     assert_eq!(got.messages.len(), 1, "the first partition's part of the failed batch was taken back");
