@@ -39,6 +39,8 @@ pub fn file(table: &'static Table, batches: &[RecordBatch], footer: &mut Footer)
         writer.write(batch).map_err(wrong)?;
     }
     writer.flush().map_err(wrong)?;
+    // What the writer still holds back would not be hashed, and of a small file that is all.
+    writer.sync().map_err(|error| wrong(error.into()))?;
     footer.content_hash = hex(&Sha256::digest(writer.inner()));
     for pair in footer.key_values() {
         writer.append_key_value_metadata(pair);
@@ -122,6 +124,6 @@ fn layout(column: &Column) -> Layout {
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -90,6 +90,12 @@ pub enum LakeError {
         /// The writer's reason.
         source: parquet::errors::ParquetError,
     },
+    /// A file whose rows are not what was written.
+    #[error("{} is not as it was written, its content hash differs: restore it, or do hour rows again with `strandline hours --force`", .0.display())]
+    Changed(PathBuf),
+    /// A Parquet file among the closed hours whose name is not one of theirs.
+    #[error("{} is no file of a closed hour, and whoever reads the lake by a glob would count its rows; move it out of the lake", .0.display())]
+    Stray(PathBuf),
     /// A file without what our writer puts into its footer.
     #[error("{}: footer key `{key}` is missing or malformed; was it written by another program?", .path.display())]
     Footer {
@@ -97,6 +103,14 @@ pub enum LakeError {
         path: PathBuf,
         /// The key.
         key: &'static str,
+    },
+    /// A watermark that cannot be.
+    #[error("{}: {what}; restore it, or delete it and close the hours again", .path.display())]
+    Watermark {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        what: &'static str,
     },
     /// A state file that does not parse.
     #[error("cannot read {}; restore it, or delete it and close the hours again", .path.display())]

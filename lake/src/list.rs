@@ -1,4 +1,5 @@
-//! What files there are. Names that are not ours are left alone.
+//! What files there are. Names that are not ours are left alone, but for Parquet files among the closed hours: whoever reads
+//! those by a glob would count their rows, and we would not, so they are refused by name.
 
 use std::{
     fs,
@@ -70,24 +71,37 @@ impl Lake {
     /// Files of closed hours of a table, by hour and shard; only of hours that `window` touches, where given.
     pub fn closed_files(&self, table: &'static Table, window: Option<Window>) -> Result<Vec<ClosedFile>, LakeError> {
         let mut files = Vec::new();
-        for (date, folder) in entries(&self.root.join(table.name))? {
-            let Some(date) = date.strip_prefix("date=") else { continue };
-            for (hour, folder) in entries(&folder)? {
-                let Some(hour) = hour.strip_prefix("hour=") else { continue };
-                let Ok(hour) = format!("{date}T{hour}:00:00Z").parse::<Timestamp>() else { continue };
-                if window.is_some_and(|w| hour >= w.to() || hour.plus_ms(HOUR_MS) <= w.from()) {
+        let stray = |name: &str, path: &Path| {
+            if name.ends_with(".parquet") { Err(LakeError::Stray(path.to_owned())) } else { Ok(()) }
+        };
+        for (date, path) in entries(&self.root.join(table.name))? {
+            stray(&date, &path)?;
+            for (hour, path) in entries(&path)? {
+                stray(&hour, &path)?;
+                let start = hour_of(&date, &hour);
+                if start.zip(window).is_some_and(|(start, w)| start >= w.to() || start.plus_ms(HOUR_MS) <= w.from()) {
                     continue;
                 }
-                for (name, path) in entries(&folder)? {
+                for (name, path) in entries(&path)? {
                     let shard = name.strip_prefix("part-").and_then(|n| n.strip_suffix(".parquet")).and_then(|n| n.parse().ok());
-                    let Some(shard) = shard else { continue };
-                    files.push(ClosedFile { key: ClosedKey { hour, shard }, path });
+                    let key = start.zip(shard).map(|(hour, shard)| ClosedKey { hour, shard });
+                    // One spelling of each name only: `part-0` beside `part-00000` would be the same hour twice.
+                    match key.filter(|key| path.ends_with(key.path(table)) && !path.is_dir()) {
+                        Some(key) => files.push(ClosedFile { key, path }),
+                        None => stray(&name, &path)?,
+                    }
                 }
             }
         }
         files.sort();
         Ok(files)
     }
+}
+
+/// The hour that the folders `date=...` and `hour=...` name.
+fn hour_of(date: &str, hour: &str) -> Option<Timestamp> {
+    let (date, hour) = (date.strip_prefix("date=")?, hour.strip_prefix("hour=")?);
+    format!("{date}T{hour}:00:00Z").parse().ok()
 }
 
 /// Names and paths in a folder, sorted; none where the folder is not there.

@@ -13,7 +13,9 @@ use parquet::{
 };
 use schemas::tables::Table;
 
-use crate::{Footer, LakeError};
+use sha2::{Digest, Sha256};
+
+use crate::{Footer, LakeError, encode};
 
 /// What our writer put into the footer of the file at `path`.
 pub fn footer(path: &Path) -> Result<Footer, LakeError> {
@@ -21,6 +23,26 @@ pub fn footer(path: &Path) -> Result<Footer, LakeError> {
     let reader = SerializedFileReader::new(file).map_err(|source| LakeError::Damaged { path: path.to_owned(), source })?;
     Footer::from_metadata(path, reader.metadata())
 }
+
+/// Checks that the rows of the file at `path` are the bytes that our writer wrote: damage inside a page may read as other numbers.
+pub fn verify(path: &Path) -> Result<(), LakeError> {
+    let damaged = |source| LakeError::Damaged { path: path.to_owned(), source };
+    let bytes = std::fs::read(path).map_err(LakeError::io("read", path))?;
+    let reader = SerializedFileReader::new(File::open(path).map_err(LakeError::io("open", path))?).map_err(damaged)?;
+    let stated = Footer::from_metadata(path, reader.metadata())?.content_hash;
+    let chunks = reader.metadata().row_groups().iter().flat_map(|group| group.columns());
+    let ends = chunks.map(|chunk| {
+        let (start, length) = chunk.byte_range();
+        usize::try_from(start.saturating_add(length)).unwrap_or(usize::MAX)
+    });
+    // Before the first page stands the format's name.
+    let end = ends.max().unwrap_or(0).max(MAGIC.len());
+    let found = encode::hex(&Sha256::digest(bytes.get(..end).unwrap_or(&bytes)));
+    if found == stated { Ok(()) } else { Err(LakeError::Changed(path.to_owned())) }
+}
+
+/// How a Parquet file begins.
+const MAGIC: &[u8] = b"PAR1";
 
 /// Rows of the file at `path`, with the named columns of `table` in the order named (all of them, where `columns` is `None`).
 pub fn rows(table: &'static Table, path: &Path, columns: Option<&[&str]>) -> Result<Vec<RecordBatch>, LakeError> {

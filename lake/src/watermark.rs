@@ -25,7 +25,18 @@ impl Lake {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(LakeError::io("read", &path)(error)),
         };
-        serde_json::from_slice(&text).map(Some).map_err(|source| LakeError::State { path, source })
+        let watermark: Watermark = match serde_json::from_slice(&text) {
+            Ok(watermark) => watermark,
+            Err(source) => return Err(LakeError::State { path, source }),
+        };
+        // Believed as it stands, it would leave hours unclosed that it says are closed.
+        if [watermark.from, watermark.closed_to].iter().any(|at| *at != at.hour()) {
+            return Err(LakeError::Watermark { path, what: "its times are not on full UTC hours" });
+        }
+        if watermark.from > watermark.closed_to {
+            return Err(LakeError::Watermark { path, what: "it closes before it begins" });
+        }
+        Ok(Some(watermark))
     }
 
     /// Writes the watermark, atomically and durably.

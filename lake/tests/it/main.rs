@@ -131,3 +131,24 @@ fn columns_carry_field_ids_and_plain_types() {
         assert!(reader.metadata().file_metadata().key_value_metadata().unwrap().iter().all(|kv| kv.key != "ARROW:schema"));
     }
 }
+
+#[test]
+fn the_content_hash_is_that_of_the_rows_however_few() {
+    let dir = tempfile::tempdir().unwrap();
+    let lake = Lake::create(dir.path()).unwrap();
+    let table = tables::get("device_hours");
+    let publish = |ms| {
+        let batch = rows(&[("2026-03-02T10:00:00Z", "GPU-a", ms)]);
+        lake.publish_closed(table, ClosedKey::of(at("2026-03-02T10:00:00Z")), &[batch], footer("a", 1)).unwrap()
+    };
+    // A hash of nothing would make other rows pass for unchanged ones, and another writer's file for one's own.
+    let hash = |ms| read::footer(&publish(ms)).unwrap().content_hash;
+    assert_ne!(hash(1), hash(2));
+    assert_eq!(hash(1), hash(1));
+    let path = publish(1);
+    read::verify(&path).unwrap();
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[40] ^= 1;
+    fs::write(&path, bytes).unwrap();
+    assert!(matches!(read::verify(&path), Err(LakeError::Changed(_))));
+}
