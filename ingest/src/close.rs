@@ -37,13 +37,24 @@ pub struct Options {
     pub close_after_ms: i64,
     /// Time past its end until which late rows reopen it. Default 7 days.
     pub late_limit_ms: i64,
+    /// Longest stretch of hours of intervals that is filled at one time, counted back from the end. Default 400 days.
+    pub max_hours: i64,
+    /// Whether a lake begins with the first interval it is told of, and not with its first sample: an import's does, while a
+    /// live one knows nothing of the months that a pod ran before it. Default no.
+    pub reach_back: bool,
     /// Rows of hot files held in memory at one time. Default 1,000,000.
     pub budget_rows: usize,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { close_after_ms: 600_000, late_limit_ms: 7 * schemas::time::DAY_MS, budget_rows: 1_000_000 }
+        Options {
+            close_after_ms: 600_000,
+            late_limit_ms: 7 * schemas::time::DAY_MS,
+            budget_rows: 1_000_000,
+            max_hours: 24 * 400,
+            reach_back: false,
+        }
     }
 }
 
@@ -185,8 +196,9 @@ impl Closer {
             self.learn(name, now, before, &mut report)?;
         }
         // A lake that has only seen intervals begins with the first of them.
-        if first.is_none() {
-            first = self.books.values().filter_map(Book::earliest).min().map(Timestamp::hour);
+        if first.is_none() || self.options.reach_back {
+            let earliest = self.books.values().filter_map(Book::earliest).min().map(Timestamp::hour);
+            first = [first, earliest].into_iter().flatten().min();
         }
         let Some(from) = first.filter(|from| *from < upto) else { return Ok(report) };
         let watermark = Watermark { from, closed_to: before.map_or(upto, |w| w.closed_to.max(upto)) };

@@ -67,6 +67,9 @@ pub enum PageFault {
     /// The body is longer than the limit.
     #[error("{0}")]
     TooLarge(PageError),
+    /// The body is compressed.
+    #[error("the body is gzip, not text; fetch it without compression, or unpack the file first")]
+    Compressed,
     /// The body is HTML.
     #[error("the body is HTML, not metrics; is the path right (`/metrics`), or is this a login page?")]
     Html,
@@ -91,7 +94,9 @@ impl PageFault {
     pub fn status(&self) -> ScrapeStatus {
         match self {
             PageFault::TooLarge(_) => ScrapeStatus::TooLarge,
-            PageFault::Html | PageFault::ContentType(_) | PageFault::NoSample { .. } => ScrapeStatus::ParseError,
+            PageFault::Compressed | PageFault::Html | PageFault::ContentType(_) | PageFault::NoSample { .. } => {
+                ScrapeStatus::ParseError
+            }
             PageFault::Empty => ScrapeStatus::Empty,
         }
     }
@@ -170,6 +175,9 @@ pub fn read(bytes: &[u8], content_type: Option<&str>, options: &Options) -> Resu
     if bytes.trim_ascii_start().first() == Some(&b'<') {
         return Err(PageFault::Html);
     }
+    if bytes.starts_with(&[0x1f, 0x8b]) {
+        return Err(PageFault::Compressed);
+    }
     let text = parse::page(bytes, parse::Mode::Lenient, options.limits).map_err(PageFault::TooLarge)?;
     if text.samples.is_empty() {
         return Err(match text.rejects.first.first() {
@@ -232,8 +240,9 @@ struct Reader<'p> {
 
 /// The series read so far for one (device, field).
 struct Seen<'p> {
-    first: &'p Sample<'p>,
-    others: Vec<&'p Sample<'p>>,
+    /// Each with the hash of its series, once there is a second one to compare with.
+    first: (Option<u64>, &'p Sample<'p>),
+    others: Vec<(u64, &'p Sample<'p>)>,
     /// The printed value that was kept, if one was valid.
     kept: Option<&'p str>,
 }
@@ -439,16 +448,22 @@ impl<'p> Reader<'p> {
     fn reading(&mut self, device: usize, field: &Field, id: u16, sample: &'p Sample<'p>, err_msg: Option<&str>) {
         let mut kept = None;
         if let Some(seen) = self.seen[device].get_mut(&id) {
-            let labels = self.text.labels(sample);
-            let same = |s: &&&Sample<'p>| same_labels(self.text.labels(s), labels) && s.name == sample.name;
-            if let Some(first) = [&seen.first].into_iter().chain(&seen.others).find(same) {
+            let (text, hasher) = (self.text, &self.hasher);
+            let hash_of = |s: &Sample<'p>| series_hash(hasher, s, text.labels(s));
+            let hash = hash_of(sample);
+            let first = (*seen.first.0.get_or_insert_with(|| hash_of(seen.first.1)), seen.first.1);
+            // Only series of the same hash are compared label by label: a page of a million copies costs what it is long.
+            let same = |s: &&(u64, &Sample<'p>)| {
+                s.0 == hash && same_labels(text.labels(s.1), text.labels(sample)) && s.1.name == sample.name
+            };
+            if let Some((_, first)) = [&first].into_iter().chain(&seen.others).find(same) {
                 self.out.counts.duplicate_series += 1;
                 self.out.counts.conflicting_duplicates += u64::from(first.raw != sample.raw);
                 return;
             }
             // Bounded: what one device and field may add here is a handful of copies, not a page of them.
             if seen.others.len() < self.options.caps.pods {
-                seen.others.push(sample);
+                seen.others.push((hash, sample));
             }
             kept = seen.kept;
         }
@@ -483,7 +498,7 @@ impl<'p> Reader<'p> {
             Some(fault) => sample_of.faults.insert(u32::from(id), fault.as_str().to_owned()),
             None => sample_of.faults.remove(&u32::from(id)),
         };
-        self.seen[device].entry(id).or_insert(Seen { first: sample, others: Vec::new(), kept: None }).kept = kept;
+        self.seen[device].entry(id).or_insert(Seen { first: (None, sample), others: Vec::new(), kept: None }).kept = kept;
     }
 
     fn extra(&mut self, sample: &Sample<'p>, labels: &[Label<'p>], found: &Meanings<'p>) {
@@ -565,7 +580,19 @@ fn same_labels(a: &[Label<'_>], b: &[Label<'_>]) -> bool {
     if a.iter().filter(full).eq(b.iter().filter(full)) {
         return true; // the usual case: the same order too
     }
-    a.iter().filter(full).count() == b.iter().filter(full).count() && a.iter().filter(full).all(|l| b.iter().any(|r| r == l))
+    let sorted = |labels: &[Label<'_>]| {
+        let mut all: Vec<_> =
+            labels.iter().filter(full).map(|l| (l.name.get().into_owned(), l.value.get().into_owned())).collect();
+        all.sort_unstable();
+        all
+    };
+    a.iter().filter(full).count() == b.iter().filter(full).count() && sorted(a) == sorted(b)
+}
+
+/// A hash of a series that does not depend on the order of its labels; empty ones count as absent.
+fn series_hash(hasher: &RandomState, sample: &Sample<'_>, labels: &[Label<'_>]) -> u64 {
+    let full = labels.iter().filter(|l| !l.value.is_empty());
+    full.fold(hasher.hash_one(sample.name.get()), |sum, l| sum.wrapping_add(hasher.hash_one((l.name.get(), l.value.get()))))
 }
 
 /// The longest beginning of `text` of at most `max` bytes.

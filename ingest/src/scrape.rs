@@ -5,7 +5,7 @@
 
 use http_body_util::{BodyExt, Empty, LengthLimitError, Limited};
 use hyper::body::Bytes;
-use hyper::{Request, Uri, header};
+use hyper::{Request, StatusCode, Uri, header};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
@@ -31,6 +31,9 @@ pub enum BadAddress {
     /// Not `http://host:port/path`.
     #[error("`{0}` is no address of a page; write http://host:9400/metrics")]
     NotHttp(String),
+    /// A name and a password, which would be printed wherever the address is.
+    #[error("the address of a page has no room for a name and a password; write http://host:9400/metrics")]
+    Credentials,
     /// TLS is not there yet.
     #[error("`{0}`: pages over https are not read yet; scrape the exporter over http on the node itself")]
     Https(String),
@@ -42,6 +45,10 @@ impl FromStr for Address {
     /// `host:port` and `http://host:port` get the path `/metrics`.
     fn from_str(text: &str) -> Result<Self, BadAddress> {
         let bad = || BadAddress::NotHttp(text.to_owned());
+        let authority = text.split_once("://").map_or(text, |(_, rest)| rest);
+        if authority.split(['/', '?', '#']).next().is_some_and(|host| host.contains('@')) {
+            return Err(BadAddress::Credentials);
+        }
         if text.starts_with("https://") {
             return Err(BadAddress::Https(text.to_owned()));
         }
@@ -163,7 +170,8 @@ impl Scraper {
             refused(&e, connect)
         })?;
         let status = response.status().as_u16();
-        if !response.status().is_success() {
+        // Part of a page is no page.
+        if !response.status().is_success() || response.status() == StatusCode::PARTIAL_CONTENT {
             return Err(ScrapeFault::Http { target: target.as_text(), status });
         }
         let too_large = || ScrapeFault::TooLarge { target: target.as_text(), limit: self.max_body_bytes };
@@ -248,6 +256,8 @@ mod tests {
     async fn every_failure_has_its_status() {
         check(get("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", true).await, ScrapeStatus::Http4xx, "404");
         check(get("HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n", true).await, ScrapeStatus::Http5xx, "500");
+        let part = "HTTP/1.1 206 Partial Content\r\nContent-Length: 5\r\n\r\nup 1\n";
+        check(get(part, true).await, ScrapeStatus::ParseError, "206");
         check(get("HTTP/1.1 302 Moved\r\nContent-Length: 0\r\n\r\n", true).await, ScrapeStatus::ParseError, "302");
         check(get("HTTP/1.1 200 OK\r\nContent-Length: 51\r\n\r\n", true).await, ScrapeStatus::TooLarge, "larger than 50");
         let endless = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n40\r\n\
@@ -267,6 +277,10 @@ mod tests {
         assert_eq!(text("http://node-1:9400/").unwrap(), "http://node-1:9400/metrics");
         assert_eq!(text("http://node-1:9400/other?x=1").unwrap(), "http://node-1:9400/other?x=1");
         assert!(text("https://node-1").unwrap_err().contains("not read yet"));
+        for secret in ["http://me:hush@node-1:9400/metrics", "me:hush@node-1", "https://me:hush@node-1/"] {
+            let refused = text(secret).unwrap_err();
+            assert!(refused.contains("password") && !refused.contains("hush"), "{refused}");
+        }
         for bad in ["", "http://", "ftp://x", "a b"] {
             assert!(text(bad).unwrap_err().contains("write http://host:9400/metrics"), "{bad}");
         }

@@ -40,8 +40,6 @@ const ASIDE: [&str; 10] = [
 ];
 /// Moments inside an interval: they differ in the hours after them only.
 const MOMENTS: [&str; 3] = ["known_from", "started_at", "terminating_from"];
-/// Longest stretch of hours that is filled when a lake's first hours are closed.
-const MAX_HOURS: i64 = 24 * 400;
 
 /// The latest states of one table, as hot files tell them.
 pub(super) struct Book {
@@ -245,7 +243,7 @@ impl Closer {
             if let Some((f, l)) = old.map(|old| old.hours(w.closed_to)) {
                 (first, last) = (first.min(f), last.max(l));
             }
-            let mut hour = first.max(w.from).max(last.plus_ms(-MAX_HOURS * HOUR_MS).hour());
+            let mut hour = first.max(w.from).max(last.plus_ms(-self.options.max_hours * HOUR_MS).hour());
             while hour < last {
                 let before = old.map_or(Vec::new(), |old| old.in_hour(hour));
                 if before != new.in_hour(hour) {
@@ -287,8 +285,12 @@ impl Closer {
         let mut hours = std::mem::take(&mut book.dirty);
         // Not before the first interval: there is nothing to write there.
         let earliest = book.earliest().map_or(watermark.closed_to, Timestamp::hour);
-        let least = watermark.closed_to.plus_ms(-MAX_HOURS * HOUR_MS);
-        let mut hour = watermark.from.max(earliest).max(least);
+        let least = watermark.closed_to.plus_ms(-self.options.max_hours * HOUR_MS);
+        let begin = watermark.from.max(earliest);
+        if begin < least && before.is_none_or(|w| begin < w.from) {
+            tracing::warn!(table = name, from = %begin, to = %least, "hours so long ago were not closed; is a clock wrong?");
+        }
+        let mut hour = begin.max(least);
         while hour < watermark.closed_to {
             if before.is_none_or(|w| hour < w.from || hour >= w.closed_to) {
                 hours.insert(hour);

@@ -115,6 +115,12 @@ impl Log {
     }
 }
 
+/// How many partitions a topic has in the log at `root`; none where it is not there.
+pub fn partitions(root: &Path, name: &str) -> Result<Option<u32>, TransportError> {
+    let dir = root.join(name);
+    if dir.join("topic").exists() { read_topic_file(&dir).map(|(_, count)| Some(count)) } else { Ok(None) }
+}
+
 /// One topic of the log.
 #[derive(Debug)]
 pub struct LocalTopic {
