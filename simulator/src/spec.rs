@@ -5,7 +5,7 @@
 use std::{collections::BTreeSet, fmt};
 
 use schemas::{HOUR_MS, Timestamp};
-use serde::{Deserialize, Deserializer, de::Error as _};
+use serde::{Deserialize, Deserializer, de::Visitor};
 
 use crate::{accelerator, seed::Seed};
 
@@ -271,12 +271,51 @@ pub struct Rate(pub u32);
 
 impl<'de> Deserialize<'de> for Rate {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let share = f64::deserialize(from)?;
-        if (0.0..=1.0).contains(&share) {
-            Ok(Self((share * 1e6).round() as u32))
-        } else {
-            Err(D::Error::custom(format!("{share} is not a share between 0 and 1")))
-        }
+        let check = |share: f64| {
+            let fits = (0.0..=1.0).contains(&share);
+            if fits { Ok(Self((share * 1e6).round() as u32)) } else { Err(format!("{share} is not a share between 0 and 1")) }
+        };
+        from.deserialize_f64(Scalar {
+            expects: "a share between 0 and 1",
+            number: check,
+            text: |text: &str| Err(not("a share", text)),
+        })
+    }
+}
+
+/// Reads one scalar and checks it while the reader still knows its line and its key: an error from later on is shown with those
+/// of the whole section.
+struct Scalar<N, T> {
+    expects: &'static str,
+    number: N,
+    text: T,
+}
+
+fn not(what: &str, text: &str) -> String {
+    format!("`{text}` is not {what}")
+}
+
+impl<V, N: Fn(f64) -> Result<V, String>, T: Fn(&str) -> Result<V, String>> Visitor<'_> for Scalar<N, T> {
+    type Value = V;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.expects)
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<V, E> {
+        (self.number)(value).map_err(E::custom)
+    }
+
+    fn visit_i64<E: serde::de::Error>(self, value: i64) -> Result<V, E> {
+        (self.number)(value as f64).map_err(E::custom)
+    }
+
+    fn visit_u64<E: serde::de::Error>(self, value: u64) -> Result<V, E> {
+        (self.number)(value as f64).map_err(E::custom)
+    }
+
+    fn visit_str<E: serde::de::Error>(self, value: &str) -> Result<V, E> {
+        (self.text)(value).map_err(E::custom)
     }
 }
 
@@ -286,12 +325,12 @@ pub struct PerDay(pub f64);
 
 impl<'de> Deserialize<'de> for PerDay {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let count = f64::deserialize(from)?;
-        if (0.0..=1440.0).contains(&count) {
-            Ok(Self(count))
-        } else {
-            Err(D::Error::custom(format!("{count} is not a number of events a day between 0 and 1440")))
-        }
+        let check = |count: f64| {
+            let fits = (0.0..=1440.0).contains(&count);
+            if fits { Ok(Self(count)) } else { Err(format!("{count} is not a number of events a day between 0 and 1440")) }
+        };
+        let text = |text: &str| Err(not("a number of events a day", text));
+        from.deserialize_f64(Scalar { expects: "a number of events a day", number: check, text })
     }
 }
 
@@ -332,7 +371,9 @@ impl std::str::FromStr for Span {
 
 impl<'de> Deserialize<'de> for Span {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        String::deserialize(from)?.parse().map_err(D::Error::custom)
+        let text = |text: &str| text.parse::<Self>().map_err(|error| error.to_string());
+        let number = |number: f64| Err(not("a length of time such as 30s, 5m or 2h", &number.to_string()));
+        from.deserialize_str(Scalar { expects: "a length of time such as 30s", number, text })
     }
 }
 
@@ -436,8 +477,9 @@ impl FleetSpec {
         let mut found = Vec::new();
         let mut problem = |key: String, message: String| found.push(Problem { key, message });
         name(&self.name, "name".into(), &mut problem);
-        if self.start != self.start.hour() || self.start.ms() < 0 {
-            problem("start".into(), format!("{} is not a full UTC hour since 1970", self.start));
+        // Up to 2099, as in an import: a time beyond is a slip, and the calendar ends in 9999.
+        if self.start != self.start.hour() || !(0..4_102_444_800_000).contains(&self.start.ms()) {
+            problem("start".into(), format!("{} is not a full UTC hour of the years 1970 to 2099", self.start));
         }
         if !(1..=8784).contains(&self.hours) {
             problem("hours".into(), format!("{} hours; plan between 1 and 8784 (366 days)", self.hours));
@@ -584,7 +626,9 @@ fn product_problem(product: &str) -> Option<String> {
             known.board().err().map(|missing| format!("`{product}` cannot be simulated yet: its {missing} is not known"))
         }
         None => {
-            let nearest = nearest(product, accelerator::all().iter().map(|a| a.product.as_str()));
+            let all = || accelerator::all().iter().map(|a| a.product.as_str());
+            // The same name in other letters is nearer than any other name.
+            let nearest = all().find(|known| known.eq_ignore_ascii_case(product)).unwrap_or_else(|| nearest(product, all()));
             Some(format!("no product is called `{product}`; did you mean `{nearest}`?"))
         }
     }
