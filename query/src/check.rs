@@ -104,6 +104,7 @@ pub fn check(lake: &Lake, window: Option<Window>) -> Result<Verdict, LakeError> 
             } else {
                 vec!["hour_start", "cluster", "node", "device", "capacity_ms"]
             };
+            read::verify(&path)?;
             for batch in read::rows(table, &path, Some(&names))? {
                 if table.name == rows.name {
                     owners(&batch, hour, &mut of_device, &mut faults, &mut verdict, &mut no_inventory);

@@ -17,7 +17,7 @@ use schemas::{
 };
 use serde_json::{Map, Value, json};
 
-use crate::show::Format;
+use crate::show::{self, Format};
 
 /// Flag of rows whose node has no inventory: their capacity is not known.
 pub const NO_INVENTORY: &str = "no_inventory";
@@ -465,7 +465,7 @@ impl Report {
         rows.push(header);
         let grouped = !self.by.is_empty();
         for line in self.lines.iter().filter(|_| grouped) {
-            let mut row: Vec<String> = line.keys.iter().map(Key::to_string).collect();
+            let mut row: Vec<String> = line.keys.iter().map(|key| show::cell(&key.to_string())).collect();
             row.extend(Self::figures(line, 2));
             rows.push(row);
         }

@@ -22,7 +22,7 @@ pub enum Format {
 /// `batches` as text.
 pub fn text(batches: &[RecordBatch], format: Format) -> Result<String, ArrowError> {
     match format {
-        Format::Table => Ok(format!("{}\n", pretty_format_batches(batches)?)),
+        Format::Table => Ok(printable(&format!("{}\n", pretty_format_batches(batches)?))),
         Format::Json => {
             let mut writer: LineDelimitedWriter<Vec<u8>> =
                 WriterBuilder::new().with_explicit_nulls(true).build::<_, LineDelimited>(Vec::new());
@@ -44,6 +44,49 @@ pub fn text(batches: &[RecordBatch], format: Format) -> Result<String, ArrowErro
     }
 }
 
+/// Longest cell of a table for people, in characters.
+const MAX_CELL: usize = 100;
+
+/// `text` as a terminal may get it: names come from outside, and a control character in one could repaint the screen. Line
+/// feeds stay.
+pub fn printable(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c == '\n' || !is_control(c) { out.push(c) } else { out.extend(c.escape_default()) }
+    }
+    out
+}
+
+/// One cell of a table for people: on one line, and cut where it is very long.
+pub fn cell(text: &str) -> String {
+    let mut out = String::new();
+    for (number, c) in text.chars().enumerate() {
+        if number == MAX_CELL {
+            out.push('…');
+            break;
+        }
+        if is_control(c) { out.extend(c.escape_default()) } else { out.push(c) }
+    }
+    out
+}
+
+/// Control characters, and those that turn the direction of the text after them.
+fn is_control(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
 fn into_text(bytes: Vec<u8>) -> Result<String, ArrowError> {
     String::from_utf8(bytes).map_err(|error| ArrowError::ExternalError(Box::new(error)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_cannot_paint_the_terminal() {
+        assert_eq!(printable("a\u{1b}[2Jb\nc"), "a\\u{1b}[2Jb\nc");
+        assert_eq!(cell("a\nb\u{202e}"), "a\\nb\\u{202e}");
+        assert_eq!(cell(&"x".repeat(100_000)).chars().count(), MAX_CELL + 1);
+    }
 }

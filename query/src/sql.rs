@@ -17,10 +17,19 @@ use datafusion::{
         listing::{ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl},
     },
     error::DataFusionError,
-    execution::context::{SQLOptions, SessionConfig, SessionContext},
+    execution::{
+        context::{SQLOptions, SessionConfig, SessionContext},
+        runtime_env::RuntimeEnvBuilder,
+    },
 };
 use lake::{Lake, LakeError};
 use schemas::tables::{self, Table};
+use tokio_stream::StreamExt;
+
+/// Memory that one query may work in.
+const MAX_WORK_BYTES: usize = 2 << 30;
+/// Largest result that is held to be printed.
+const MAX_RESULT_BYTES: usize = 256 << 20;
 
 /// What stopped a query.
 #[derive(Debug, thiserror::Error)]
@@ -56,7 +65,9 @@ impl Session {
         config.options_mut().execution.time_zone = Some("UTC".into());
         // Files are read in Parquet's own types; the tables' schemas say Utf8.
         config.options_mut().execution.parquet.schema_force_view_types = false;
-        let context = SessionContext::new_with_config(config);
+        // What needs more goes to disk where it can, and fails where it cannot: never the machine.
+        let runtime = RuntimeEnvBuilder::new().with_memory_limit(MAX_WORK_BYTES, 1.0).build_arc()?;
+        let context = SessionContext::new_with_config_rt(config, runtime);
         for table in tables::all() {
             context.register_table(table.name, provider(lake, table)?)?;
         }
@@ -69,7 +80,19 @@ impl Session {
         let collected = async {
             let frame = self.context.sql_with_options(sql, read_only).await?;
             let schema = Arc::new(frame.schema().as_arrow().clone());
-            let mut batches = frame.collect().await?;
+            let mut stream = frame.execute_stream().await?;
+            let (mut batches, mut bytes) = (Vec::new(), 0);
+            while let Some(batch) = stream.next().await {
+                let batch = batch?;
+                bytes += batch.get_array_memory_size();
+                if bytes > MAX_RESULT_BYTES {
+                    return Err(DataFusionError::ResourcesExhausted(format!(
+                        "the result is larger than {} MiB; add a LIMIT, or read the files with a tool that streams",
+                        MAX_RESULT_BYTES >> 20
+                    )));
+                }
+                batches.push(batch);
+            }
             if batches.is_empty() {
                 batches.push(RecordBatch::new_empty(schema));
             }
@@ -94,6 +117,20 @@ impl Session {
     }
 }
 
+/// A folder as a URL: as a path, the engine would take `*`, `?` and `[` in it for a glob and find nothing.
+fn folder_url(path: &str) -> String {
+    let mut url = "file://".to_owned();
+    for byte in path.bytes() {
+        match byte {
+            b'/' | b'-' | b'_' | b'.' | b'~' => url.push(char::from(byte)),
+            _ if byte.is_ascii_alphanumeric() => url.push(char::from(byte)),
+            _ => url.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    url.push('/');
+    url
+}
+
 fn provider(lake: &Lake, table: &'static Table) -> Result<Arc<dyn TableProvider>, SqlError> {
     let files = lake.closed_files(table, None)?;
     for file in &files {
@@ -111,7 +148,7 @@ fn provider(lake: &Lake, table: &'static Table) -> Result<Arc<dyn TableProvider>
     let folder = lake.root().join(table.name);
     let absolute = folder.canonicalize().map_err(|_| SqlError::Path(folder.clone()))?;
     let text = absolute.to_str().ok_or_else(|| SqlError::Path(folder.clone()))?;
-    let url = ListingTableUrl::parse(format!("{text}/"))?;
+    let url = ListingTableUrl::parse(folder_url(text))?;
     let options = ListingOptions::new(Arc::new(ParquetFormat::default()))
         .with_file_extension(".parquet")
         .with_table_partition_cols(vec![("date".into(), DataType::Utf8), ("hour".into(), DataType::Utf8)]);
