@@ -9,9 +9,14 @@ pub mod parse;
 pub mod report;
 pub mod sql;
 
-use std::{ffi::OsString, fs, path::PathBuf};
+use std::{
+    ffi::OsString,
+    fs,
+    io::{self, Read},
+    path::{Path, PathBuf},
+};
 
-use clap::{Args, ValueEnum};
+use clap::{Args, Command, ValueEnum};
 use lake::Lake;
 use query::show::Format;
 use schemas::{Timestamp, Window};
@@ -93,14 +98,29 @@ pub fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::failed)
 }
 
+/// Reads a file of at most `limit` bytes. What is no regular file (a pipe, a device) may be read too, up to there.
+pub fn read_file(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    let file = fs::File::open(path)?;
+    let too_large = || io::Error::new(io::ErrorKind::FileTooLarge, format!("it is longer than {} MiB", limit >> 20));
+    if file.metadata()?.len() > limit {
+        return Err(too_large());
+    }
+    let mut bytes = Vec::new();
+    file.take(limit + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > limit { Err(too_large()) } else { Ok(bytes) }
+}
+
 /// Turns `--config FILE` into options in front of those of the command line, so that the latter win.
 ///
 /// The file is YAML: keys are long options of the command (`lake`, `by`, ...), values their texts; a list repeats the option.
 /// An option that the command does not have is refused like one on the command line, with the nearest known one.
 /// An option whose variable is set in the environment is left to it.
-pub fn configured(arguments: impl IntoIterator<Item = OsString>) -> Result<Vec<OsString>, Failure> {
+pub fn configured(arguments: impl IntoIterator<Item = OsString>, commands: &Command) -> Result<Vec<OsString>, Failure> {
     let mut given: Vec<OsString> = arguments.into_iter().collect();
-    let Some(at) = given.iter().position(|a| a == "--config" || a.to_string_lossy().starts_with("--config=")) else {
+    // After `--` nothing is an option.
+    let options = given.iter().position(|a| a == "--").unwrap_or(given.len());
+    let is_config = |a: &OsString| a == "--config" || a.to_string_lossy().starts_with("--config=");
+    let Some(at) = given[..options].iter().position(is_config) else {
         return Ok(given);
     };
     let flag = given.remove(at).to_string_lossy().into_owned();
@@ -112,9 +132,20 @@ pub fn configured(arguments: impl IntoIterator<Item = OsString>) -> Result<Vec<O
     let text = fs::read_to_string(&path).map_err(|error| Failure::usage(format!("cannot read {}: {error}", path.display())))?;
     let bad = |what: String| Failure::usage(format!("{}: {what}", path.display()));
     let keys: serde_yaml_ng::Mapping = serde_yaml_ng::from_str(&text).map_err(|error| bad(error.to_string()))?;
+    // Options go after the names of the command and of its subcommand (`import allocations`).
+    let (mut command, mut place) = (commands, 1.min(given.len()));
+    while let Some(inner) = given.get(place).and_then(|name| command.find_subcommand(name)) {
+        (command, place) = (inner, place + 1);
+    }
     let mut from_file = Vec::new();
     for (key, value) in keys {
         let key = key.as_str().ok_or_else(|| bad("a key is no text".into()))?.to_owned();
+        let known: Vec<String> = command.get_arguments().filter_map(|a| a.get_long()).map(str::to_owned).collect();
+        if !known.contains(&key.replace('_', "-")) {
+            let nearest = known.iter().min_by_key(|word| strsim::damerau_levenshtein(word, &key));
+            let nearest = nearest.map_or(String::new(), |word| format!("; did you mean `--{word}`?"));
+            return Err(bad(format!("`--{key}` is no option of `{}`{nearest}", command.get_name())));
+        }
         let option = format!("--{}", key.replace('_', "-"));
         let variable = format!("STRANDLINE_{}", key.replace('-', "_").to_uppercase());
         let on_line = given.iter().any(|a| *a == *option || a.to_string_lossy().starts_with(&format!("{option}=")));
@@ -135,8 +166,6 @@ pub fn configured(arguments: impl IntoIterator<Item = OsString>) -> Result<Vec<O
             }
         }
     }
-    // After the program's name and the command's.
-    let place = given.len().min(2);
     given.splice(place..place, from_file);
     Ok(given)
 }

@@ -8,7 +8,7 @@ pub mod failure;
 
 use std::{ffi::OsString, io, process::ExitCode};
 
-use clap::{Parser, Subcommand, error::ErrorKind};
+use clap::{CommandFactory, Parser, Subcommand, error::ErrorKind};
 use failure::Failure;
 
 /// Where your GPU-hours went: allocated, utilized, stranded, and what nobody saw.
@@ -47,7 +47,8 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if let Some(message) = failure.message() {
-                eprintln!("strandline: {message}");
+                // What it tells of came from outside.
+                eprintln!("strandline: {}", query::show::printable(message));
             }
             ExitCode::from(failure.code())
         }
@@ -56,7 +57,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 
 /// Runs the command line `arguments` and prints to `out`.
 pub fn run(arguments: impl IntoIterator<Item = OsString>, out: &mut dyn io::Write) -> Result<(), Failure> {
-    let arguments = commands::configured(arguments)?;
+    let arguments = commands::configured(arguments, &Arguments::command())?;
     let parsed = match Arguments::try_parse_from(arguments) {
         Ok(parsed) => parsed,
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {

@@ -46,6 +46,7 @@ pub fn as_text(verdict: &Verdict) -> String {
         text.push('\n');
     };
     match &verdict.fault {
+        None if verdict.hours == 0 => {}
         None => line(format!(
             "closes: {} device-hours equal the inventory, {} owner rows equal their parts in 3 tiers, over {} hours",
             verdict.device_hours, verdict.owner_rows, verdict.hours

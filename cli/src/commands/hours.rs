@@ -19,8 +19,8 @@ pub struct Options {
     /// Folder of the lake
     #[arg(long, env = "STRANDLINE_LAKE", value_name = "DIR", required_unless_present = "case")]
     lake: Option<PathBuf>,
-    /// Print the account of a case (a small world as JSON) instead
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["lake", "from", "to", "force"])]
+    /// Print the account of a case (a small world as JSON) instead; no lake and no window are looked at
+    #[arg(long, value_name = "FILE", conflicts_with = "force")]
     case: Option<PathBuf>,
     #[command(flatten)]
     window: WindowOption,

@@ -1,14 +1,22 @@
 //! `strandline parse`: what we see in a page.
 
-use std::{fmt::Write as _, fs, io::Write, time::Duration};
+use std::{
+    fmt::Write as _,
+    io::{self, Read, Write},
+    path::Path,
+    time::Duration,
+};
 
 use clap::{Args, ValueEnum};
 use ingest::{
     page::{self, Described, describe},
-    scrape::{Address, Scraper},
+    scrape::{Address, BadAddress, Scraper},
 };
 
-use crate::{commands::runtime, failure::Failure};
+use crate::{
+    commands::{read_file, runtime},
+    failure::Failure,
+};
 
 /// Largest page that is fetched.
 const MAX_PAGE_BYTES: usize = 64 << 20;
@@ -48,7 +56,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), Failure> {
     let described = describe(&page);
     let text = match options.format {
         PageFormat::Json => format!("{}\n", serde_json::to_string_pretty(&described).map_err(Failure::failed)?),
-        PageFormat::Table => table(&described),
+        PageFormat::Table => query::show::printable(&table(&described)),
     };
     out.write_all(text.as_bytes()).map_err(Failure::output)
 }
@@ -56,16 +64,17 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), Failure> {
 fn bytes(options: &Options) -> Result<(Vec<u8>, Option<String>), Failure> {
     let source = &options.source;
     if source.contains("://") {
-        let address: Address = source.parse().map_err(|error| Failure::usage(format!("{source}: {error}")))?;
+        let address: Address = source.parse().map_err(|error: BadAddress| Failure::usage(error.to_string()))?;
         let scraper = Scraper::new(Duration::from_secs(options.timeout), MAX_PAGE_BYTES);
         let body = runtime()?.block_on(scraper.get(&address)).map_err(Failure::failed)?;
         return Ok((body.bytes.to_vec(), body.content_type));
     }
     let read = if source == "-" {
         let mut all = Vec::new();
-        std::io::Read::read_to_end(&mut std::io::stdin(), &mut all).map(|_| all)
+        // One byte more than a page may have, so that a longer one is told from one that ends there.
+        io::stdin().take(MAX_PAGE_BYTES as u64 + 1).read_to_end(&mut all).map(|_| all)
     } else {
-        fs::read(source)
+        read_file(Path::new(source), MAX_PAGE_BYTES as u64)
     };
     let bytes =
         read.map_err(|error| Failure::because(format!("cannot read {source}: {error}; give a file, `-` or an http:// address")))?;

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod attack;
 mod bad_input;
 mod closed_loop;
 mod command;

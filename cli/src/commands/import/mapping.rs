@@ -1,14 +1,14 @@
 //! Columns of a file to fields of ours: `--map field=column`, or a YAML file of such pairs; and rows of CSV or NDJSON.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     fs,
     path::Path,
 };
 
 use schemas::Timestamp;
 
-use crate::failure::Failure;
+use crate::{commands::read_file, failure::Failure};
 
 /// Where a field is read from: a column, divided by a whole number where that is given (`gpu_milli/1000`).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,7 +21,11 @@ pub struct Origin {
 
 /// Field to origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mapping(BTreeMap<&'static str, Origin>);
+pub struct Mapping {
+    origins: BTreeMap<&'static str, Origin>,
+    /// Fields that somebody mapped, rather than those found under their own names.
+    mapped: BTreeSet<&'static str>,
+}
 
 impl Mapping {
     /// Fields not mapped are read from the column of their own name, where there is one.
@@ -55,20 +59,26 @@ impl Mapping {
             };
             mapping.insert(field, origin);
         }
+        let mapped = mapping.keys().copied().collect();
         for field in known {
             mapping.entry(field).or_insert_with(|| Origin { column: (*field).to_owned(), divisor: None });
         }
-        Ok(Self(mapping))
+        Ok(Self { origins: mapping, mapped })
     }
 
     /// Origin of a field.
     pub fn origin(&self, field: &str) -> Option<&Origin> {
-        self.0.get(field)
+        self.origins.get(field)
+    }
+
+    /// Fields that somebody mapped, on the command line or in a mapping file.
+    pub fn mapped(&self) -> Vec<&'static str> {
+        self.mapped.iter().copied().collect()
     }
 
     /// Whether the file has the field's column.
     pub fn is_there(&self, field: &str, rows: &Rows) -> bool {
-        self.0.get(field).is_some_and(|origin| rows.columns.contains(&origin.column))
+        self.origins.get(field).is_some_and(|origin| rows.columns.contains(&origin.column))
     }
 }
 
@@ -83,10 +93,15 @@ pub struct Rows {
     pub refused: Vec<super::Refused>,
 }
 
+/// Largest table that is read.
+const MAX_TABLE_BYTES: u64 = 4 << 30;
+
 /// Reads CSV with a header line, or NDJSON where the file begins with `{`.
 pub fn rows(path: &Path) -> Result<Rows, Failure> {
-    let bytes = fs::read(path).map_err(|error| Failure::because(format!("cannot read {}: {error}", path.display())))?;
-    if bytes.trim_ascii_start().first() == Some(&b'{') { Ok(ndjson(&bytes)) } else { csv_rows(path, &bytes) }
+    let bytes =
+        read_file(path, MAX_TABLE_BYTES).map_err(|error| Failure::because(format!("cannot read {}: {error}", path.display())))?;
+    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
+    if bytes.trim_ascii_start().first() == Some(&b'{') { Ok(ndjson(bytes)) } else { csv_rows(path, bytes) }
 }
 
 fn csv_rows(path: &Path, bytes: &[u8]) -> Result<Rows, Failure> {
@@ -99,7 +114,12 @@ fn csv_rows(path: &Path, bytes: &[u8]) -> Result<Rows, Failure> {
             Ok(record) => {
                 let line = record.position().map_or(0, csv::Position::line);
                 if record.len() != header.len() {
-                    let reason = format!("{} cells, and the header has {}", record.len(), header.len());
+                    let mut reason = format!("{} cells, and the header has {}", record.len(), header.len());
+                    // A quote that nothing closes takes the lines after it into its cell.
+                    let lines = record.iter().map(|cell| cell.matches('\n').count()).sum::<usize>();
+                    if lines > 0 {
+                        reason.push_str(&format!("; a quoted cell takes in {lines} line ends, so is a quote missing?"));
+                    }
                     rows.refused.push(super::Refused {
                         line,
                         reason,
@@ -150,10 +170,31 @@ fn ndjson(bytes: &[u8]) -> Rows {
     rows
 }
 
+/// Longest name of anything, in bytes.
+const MAX_NAME: usize = 1024;
+
+/// Whether a text may be a name: of bounded length, without characters that would break messages, tables and paths.
+pub fn name(text: &str) -> Result<(), String> {
+    if text.len() > MAX_NAME {
+        Err(format!("{} bytes are more than the {MAX_NAME} of a name", text.len()))
+    } else if text.chars().any(char::is_control) {
+        Err("a name has no line end and no other control character".into())
+    } else {
+        Ok(())
+    }
+}
+
+/// When a GPU may have been held: 1970 to 2099. A time outside is a mistake of unit or epoch, and would make hours without end.
+const TIMES_MS: std::ops::Range<i64> = 0..4_102_444_800_000;
+
+fn plausible(at: Timestamp) -> Result<Timestamp, String> {
+    if TIMES_MS.contains(&at.ms()) { Ok(at) } else { Err(format!("{at} is not in the years 1970 to 2099; is --epoch right?")) }
+}
+
 /// A time as a table states it: RFC 3339, or seconds (with up to three decimals read) after `epoch`.
 pub fn time(text: &str, epoch: Timestamp) -> Result<Timestamp, String> {
     if let Ok(at) = text.parse::<Timestamp>() {
-        return Ok(at);
+        return plausible(at);
     }
     let bad = || format!("`{text}` is no time: give RFC 3339, or seconds");
     let (negative, digits) = text.strip_prefix('-').map_or((false, text), |rest| (true, rest));
@@ -169,9 +210,7 @@ pub fn time(text: &str, epoch: Timestamp) -> Result<Timestamp, String> {
     let millis: i64 = format!("{fraction:0<3}")[..3].parse().map_err(|_| bad())?;
     let ms = seconds.checked_mul(1000).and_then(|ms| ms.checked_add(millis)).ok_or_else(bad)?;
     let ms = if negative { -ms } else { ms };
-    let at = epoch.ms().checked_add(ms).ok_or_else(bad)?;
-    // Years 1 to 9999, what RFC 3339 can say.
-    if (-62_135_596_800_000..253_402_300_800_000).contains(&at) { Ok(Timestamp::from_ms(at)) } else { Err(bad()) }
+    plausible(Timestamp::from_ms(epoch.ms().checked_add(ms).ok_or_else(bad)?))
 }
 
 #[cfg(test)]
@@ -186,7 +225,18 @@ mod tests {
         assert_eq!(time("1506902515", Timestamp::from_ms(0)).unwrap().to_string(), "2017-10-02T00:01:55.000Z");
         assert_eq!(time("-1", epoch).unwrap().to_string(), "2022-12-31T23:59:59.000Z");
         assert_eq!(time("2026-03-02T10:00:00Z", epoch).unwrap().to_string(), "2026-03-02T10:00:00.000Z");
-        for bad in ["", "x", "1e3", "1.2345", "99999999999999999999", "999999999999", "--1", "."] {
+        for bad in [
+            "",
+            "x",
+            "1e3",
+            "1.2345",
+            "99999999999999999999",
+            "999999999999",
+            "--1",
+            ".",
+            "1969-12-31T23:59:59Z",
+            "9999-12-30T00:00:00Z",
+        ] {
             assert!(time(bad, epoch).is_err(), "{bad}");
         }
     }

@@ -1,6 +1,11 @@
 //! Recorded pages with their times, and the kubelets' answers beside them.
 
-use std::{collections::BTreeMap, fs, io::Write, path::PathBuf, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    io::Write,
+    path::PathBuf,
+    sync::Arc,
+};
 
 use clap::Args;
 use ingest::{
@@ -15,7 +20,7 @@ use schemas::{Timestamp, status::JoinReason};
 use crate::{
     commands::{
         import::{Destination, Path, Refused, mapping, summary},
-        runtime,
+        read_file, runtime,
     },
     failure::Failure,
 };
@@ -51,17 +56,20 @@ pub struct Options {
 struct Entry {
     at: Timestamp,
     node: String,
-    page: Option<Vec<u8>>,
-    answer: Answer,
+    page: Option<String>,
+    answer: Option<String>,
     line: u64,
 }
+
+/// Largest page or answer that is read.
+const MAX_FILE_BYTES: u64 = 64 << 20;
 
 /// Runs the command.
 pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), Failure> {
     let rows = mapping::rows(&options.index)?;
     let (mut entries, mut refused) = (Vec::new(), rows.refused);
     for (line, cells) in &rows.rows {
-        match entry(options, *line, cells) {
+        match entry(options.epoch, *line, cells) {
             Ok(entry) => entries.push(entry),
             Err(reason) => refused.push(Refused { line: *line, reason, text: format!("{cells:?}").chars().take(200).collect() }),
         }
@@ -73,6 +81,8 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), Failure> {
         allocations: path.topic(publish::ALLOCATIONS)?,
         nodes: path.topic(publish::NODES)?,
     };
+    entries.iter().for_each(|entry| path.saw(entry.at));
+    path.reaches()?;
     let runtime = runtime()?;
     let _inside = runtime.enter();
     let nodes: Vec<String> =
@@ -86,19 +96,35 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), Failure> {
     let settings =
         agent::Options { interval_ms, publish_nodes: !options.no_inventory, ..agent::Options::new(&options.destination.cluster) };
     let mut agent = Agent::new(settings, targets, topics, Arc::new(SystemClock)).map_err(Failure::failed)?;
+    let inventory = path.inventory(agent::SOURCE)?;
+    for (index, node) in nodes.iter().enumerate() {
+        if let Some(known) = inventory.get(node) {
+            agent.remember(index, known);
+        }
+    }
     let source = options.index.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let mut statuses: BTreeMap<&'static str, u64> = BTreeMap::new();
-    let (count, mut pages, mut series, mut bad_lines) = (entries.len(), 0, 0, 0);
+    let (mut count, mut pages, mut series, mut bad_lines) = (0, 0, 0, 0);
     for entry in entries {
+        // One at a time: all pages together may be more than the memory.
+        let (page, answer) = match read(options, &entry) {
+            Ok(both) => both,
+            Err(reason) => {
+                let text = format!("at={} node={}", entry.at, entry.node);
+                refused.push(Refused { line: entry.line, reason, text });
+                continue;
+            }
+        };
+        count += 1;
         path.saw(entry.at.plus_ms(1));
         let Some(index) = nodes.iter().position(|node| *node == entry.node) else { continue };
-        let gathered: Gathered = match entry.page {
+        let gathered: Gathered = match page {
             Some(page) => {
                 pages += 1;
                 let body = Body { bytes: page.into(), content_type: None };
-                agent.recorded(index, entry.at, &source, body, entry.answer)
+                agent.recorded(index, entry.at, &source, body, answer)
             }
-            None => agent.listed(index, entry.at, entry.answer),
+            None => agent.listed(index, entry.at, answer),
         };
         for (status, n) in &gathered.report.by_status {
             *statuses.entry(status).or_default() += n;
@@ -108,6 +134,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), Failure> {
         runtime.block_on(agent.publish(vec![gathered])).map_err(Failure::failed)?;
     }
     drop(agent);
+    refused.sort_by_key(|refused| refused.line);
     let statuses: Vec<_> = statuses.iter().map(|(status, n)| format!("{n} {status}")).collect();
     let mut lines = vec![format!(
         "{pages} pages of {} nodes imported ({}): {series} series, {bad_lines} lines kept out; {} answers without a page",
@@ -125,27 +152,37 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), Failure> {
     summary(out, &options.index, &lines, &refused, count)
 }
 
-fn entry(options: &Options, line: u64, cells: &std::collections::HashMap<String, String>) -> Result<Entry, String> {
+/// A row of the index; its files are read when its turn comes.
+fn entry(epoch: Timestamp, line: u64, cells: &HashMap<String, String>) -> Result<Entry, String> {
     let cell = |name: &str| cells.get(name).ok_or_else(|| format!("{name} is empty; the index needs at, node and file"));
+    let at = mapping::time(cell("at")?, epoch).map_err(|error| format!("at: {error}"))?;
+    let node = cell("node")?.clone();
+    mapping::name(&node).map_err(|error| format!("node: {error}"))?;
+    let answer = cells.get("podresources").cloned();
+    let page = if answer.is_none() { Some(cell("file")?.clone()) } else { cells.get("file").cloned() };
+    Ok(Entry { at, node, page, answer, line })
+}
+
+fn read(options: &Options, entry: &Entry) -> Result<(Option<Vec<u8>>, Answer), String> {
     let folder = options.index.parent().unwrap_or(std::path::Path::new("."));
-    let read =
-        |name: &str, file: &str| fs::read(folder.join(file)).map_err(|error| format!("{name}: cannot read {file}: {error}"));
-    let at = mapping::time(cell("at")?, options.epoch).map_err(|error| format!("at: {error}"))?;
-    let answer = match cells.get("podresources") {
+    let read = |name: &str, file: &String| {
+        read_file(&folder.join(file), MAX_FILE_BYTES).map_err(|error| format!("{name}: cannot read {file}: {error}"))
+    };
+    let answer = match &entry.answer {
         None => Answer::NotAsked,
         Some(file) => {
             let bytes = read("podresources", file)?;
             let json = serde_json::from_slice(&bytes).map_err(|error| format!("podresources: {file}: no JSON: {error}"))?;
             match attribution::conformance::list_from_json(&json) {
                 Ok(list) => Answer::Listed(list),
+                Err(_) if entry.page.is_none() => {
+                    return Err(format!("podresources: {file}: no List answer, and no page beside it"));
+                }
                 // The page is good all the same; the row says why it has no owner.
                 Err(_) => Answer::Failed(JoinReason::ListFailed),
             }
         }
     };
-    let page = match (cells.get("file"), &answer) {
-        (None, Answer::Listed(_)) => None,
-        _ => Some(read("file", cell("file")?)?),
-    };
-    Ok(Entry { at, node: cell("node")?.clone(), page, answer, line })
+    let page = entry.page.as_ref().map(|file| read("file", file)).transpose()?;
+    Ok((page, answer))
 }

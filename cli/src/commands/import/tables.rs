@@ -117,11 +117,25 @@ impl Row<'_> {
         self.text(field).map(read).transpose()
     }
 
-    /// A share of a GPU in lowest terms: a decimal, or a column over its divisor. 0 is told apart from absent.
+    /// Every text of the row, checked as a name.
+    fn names(&self, fields: &[&str]) -> Result<(), String> {
+        let mut texts = fields.iter().filter_map(|field| Some((field, self.text(field)?)));
+        texts.try_for_each(|(field, text)| mapping::name(text).map_err(|why| format!("{}: {why}", self.name(field))))
+    }
+
+    /// A share of a GPU in lowest terms: a decimal, a fraction such as 3/7, or a column over its divisor. 0 is told apart from absent.
     fn weight(&self) -> Result<Option<(u32, u32)>, String> {
         let Some(text) = self.text("weight") else { return Ok(None) };
         let divisor = self.mapping.origin("weight").and_then(|origin| origin.divisor).unwrap_or(1);
-        let bad = || format!("{}: `{text}` is no number from 0 to 1 with up to six decimals", self.name("weight"));
+        let bad =
+            || format!("{}: `{text}` is no number from 0 to 1 with up to six decimals, and no fraction", self.name("weight"));
+        let (text, divisor) = match text.split_once('/') {
+            None => (text, divisor),
+            Some((over, under)) => {
+                let under = under.trim().parse::<u32>().ok().filter(|under| *under > 0 && divisor == 1);
+                (over.trim(), under.ok_or_else(bad)?)
+            }
+        };
         let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
         let fraction = fraction.trim_end_matches('0');
         if whole.is_empty() || fraction.len() > 6 || !whole.bytes().chain(fraction.bytes()).all(|b| b.is_ascii_digit()) {
@@ -157,17 +171,15 @@ fn needs(mapping: &Mapping, rows: &mapping::Rows, file: &std::path::Path, fields
 }
 
 /// A mapping that names a column which the file does not have is a mistake, not an absent value.
-fn mapped_are_there(mapping: &Mapping, rows: &mapping::Rows, options: &Options, known: &[&'static str]) -> Result<(), Failure> {
-    let named: Vec<&str> = options.map.iter().filter_map(|pair| pair.split_once('=')).map(|(field, _)| field.trim()).collect();
-    let fields: Vec<&str> = known.iter().copied().filter(|field| named.contains(field)).collect();
-    needs(mapping, rows, &options.file, &fields)
+fn mapped_are_there(mapping: &Mapping, rows: &mapping::Rows, file: &std::path::Path) -> Result<(), Failure> {
+    needs(mapping, rows, file, &mapping.mapped())
 }
 
 /// `import allocations`.
 pub fn allocations(options: &Options, out: &mut dyn Write) -> Result<(), Failure> {
     let mapping = Mapping::of(&options.map, options.mapping.as_deref(), ALLOCATION_FIELDS)?;
     let rows = mapping::rows(&options.file)?;
-    mapped_are_there(&mapping, &rows, options, ALLOCATION_FIELDS)?;
+    mapped_are_there(&mapping, &rows, &options.file)?;
     needs(&mapping, &rows, &options.file, &["bound"])?;
     if !mapping.is_there("pod_uid", &rows) {
         needs(&mapping, &rows, &options.file, &["pod"])?;
@@ -197,6 +209,8 @@ pub fn allocations(options: &Options, out: &mut dyn Write) -> Result<(), Failure
         }
     }
     let count = holdings.len();
+    path.reaches()?;
+    path.supersede(&mut holdings)?;
     path.produce(publish::ALLOCATIONS, &holdings.into_values().map(publish::holding).collect::<Vec<_>>())?;
     let lines = [
         format!("{count} holdings imported ({open} of them without an end)"),
@@ -212,6 +226,7 @@ enum Read {
 }
 
 fn holding(row: &Row<'_>, cluster: &str, started_known: bool) -> Result<Read, String> {
+    row.names(ALLOCATION_FIELDS)?;
     let count = row.whole("gpus")?.unwrap_or(1);
     let weight = row.weight()?;
     if count == 0 || weight.is_some_and(|(num, _)| num == 0) {
@@ -229,7 +244,10 @@ fn holding(row: &Row<'_>, cluster: &str, started_known: bool) -> Result<Read, St
     let pod = row.text("pod").or(row.text("pod_uid")).ok_or_else(|| format!("{} is empty", row.name("pod")))?.to_owned();
     let namespace = row.text("namespace").unwrap_or("default").to_owned();
     let uid = row.text("pod_uid").map_or_else(|| format!("import:{cluster}/{namespace}/{pod}"), str::to_owned);
-    let device = row.owned("device");
+    let device = match row.text("device") {
+        None => String::new(),
+        Some(id) => id.parse::<schemas::DeviceId>().map_err(|error| format!("{}: {error}", row.name("device")))?.to_string(),
+    };
     let by_number = device.is_empty();
     Ok(Read::Holding(Box::new(Holding {
         cluster: cluster.to_owned(),
@@ -261,7 +279,7 @@ fn holding(row: &Row<'_>, cluster: &str, started_known: bool) -> Result<Read, St
 pub fn devices(options: &Options, out: &mut dyn Write) -> Result<(), Failure> {
     let mapping = Mapping::of(&options.map, options.mapping.as_deref(), DEVICE_FIELDS)?;
     let rows = mapping::rows(&options.file)?;
-    mapped_are_there(&mapping, &rows, options, DEVICE_FIELDS)?;
+    mapped_are_there(&mapping, &rows, &options.file)?;
     needs(&mapping, &rows, &options.file, &["device", "node", "from"])?;
     let mut path = Path::open(&options.destination)?;
     let mut refused: Vec<Refused> = rows.refused.clone();
@@ -298,11 +316,14 @@ pub fn devices(options: &Options, out: &mut dyn Write) -> Result<(), Failure> {
         }
     }
     let on = nodes.len();
+    path.reaches()?;
+    path.join_inventory(&mut nodes)?;
     path.produce(publish::NODES, &nodes.values().map(publish::node).collect::<Vec<_>>())?;
     finish(path, options, &refused, &[format!("{count} devices on {on} nodes imported")], count, out)
 }
 
 fn device(row: &Row<'_>) -> Result<(String, Device, Timestamp, Option<Timestamp>), String> {
+    row.names(DEVICE_FIELDS)?;
     let id = row.text("device").ok_or_else(|| format!("{} is empty", row.name("device")))?;
     let id: schemas::DeviceId = id.parse().map_err(|error| format!("{}: {error}", row.name("device")))?;
     let node = row.text("node").ok_or_else(|| format!("{} is empty", row.name("node")))?.to_owned();
