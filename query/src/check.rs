@@ -114,7 +114,8 @@ pub fn check(lake: &Lake, window: Option<Window>) -> Result<Verdict, LakeError> 
             }
         }
         for ((node, device), (rows_ms, capacity_ms)) in of_device {
-            verdict.device_hours += 1;
+            // What was seen of a node without inventory closes, and proves nothing about its capacity.
+            verdict.device_hours += usize::from(device != NOT_NAMED && !no_inventory.contains(&node));
             if rows_ms != capacity_ms {
                 faults.push(Fault::Capacity { hour, node, device, capacity_ms, rows_ms });
             }
@@ -128,6 +129,9 @@ pub fn check(lake: &Lake, window: Option<Window>) -> Result<Verdict, LakeError> 
     verdict.no_inventory = no_inventory.into_iter().collect();
     Ok(verdict)
 }
+
+/// How rows known by number only are called; no device has blanks in its name.
+const NOT_NAMED: &str = "devices not named";
 
 const FIXED: [&str; 11] =
     ["hour_start", "cluster", "node", "device", "kind", "pod_uid", "ms", "reason", "flags", "overcommitted_ms", "pre_start_ms"];
@@ -164,7 +168,7 @@ fn owners(
     for row in 0..batch.num_rows() {
         let node = format!("{}/{}", text(batch, 1, row).unwrap_or("?"), text(batch, 2, row).unwrap_or("?"));
         let device = text(batch, 3, row).map(str::to_owned);
-        let shown = device.clone().unwrap_or_else(|| "devices not named".into());
+        let shown = device.clone().unwrap_or_else(|| NOT_NAMED.into());
         let ms = int(batch, 6, row);
         // A row in the folder of another hour would be counted there.
         let hour = hour_of(batch, 0, row).unwrap_or(hour);

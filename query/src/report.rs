@@ -3,7 +3,11 @@
 //! A fold over `gpu_hours` in integer milliseconds; hours and percentages exist only in the text (rule A1). Time known by
 //! number only (rule A16) is netted here: what a holding takes from free time is taken off the free time that is printed.
 
-use std::{collections::BTreeMap, fmt, fmt::Write as _};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    fmt::Write as _,
+};
 
 use datafusion::arrow::array::{
     Array, AsArray, RecordBatch,
@@ -284,13 +288,15 @@ pub fn report(lake: &Lake, request: &Request) -> Result<Report, ReportError> {
     for file in lake.closed_files(table, request.window)? {
         let hour = file.key.hour;
         hours = Some(hours.map_or((hour, hour), |(first, last)| (first.min(hour), last.max(hour))));
-        for batch in read::rows(table, &file.path, Some(&columns.names))? {
-            let bad = |what| ReportError::BadRow { file: file.path.display().to_string(), what };
-            columns.fold(&batch, hour, &mut groups, &mut side).map_err(bad)?;
+        let batches = read::rows(table, &file.path, Some(&columns.names))?;
+        let bad = |what| ReportError::BadRow { file: file.path.display().to_string(), what };
+        let unlisted = unlisted(&batches).map_err(bad)?;
+        for batch in &batches {
+            columns.fold(batch, hour, &unlisted, &mut groups, &mut side).map_err(bad)?;
         }
     }
     let none =
-        || ReportError::NoRows(request.window.map_or("in the lake".into(), |w| format!("from {} to {}", w.from(), w.to())));
+        || ReportError::NoRows(request.window.map_or("in the lake".into(), |w| format!("from {} to {}", w.from(), end(w.to()))));
     let (first, last) = hours.ok_or_else(none)?;
     let window = Window::new(first, last.plus_ms(HOUR_MS)).map_err(|_| none())?;
     let mut total = Sums::default();
@@ -335,7 +341,7 @@ impl Columns {
         let table = tables::get("gpu_hours");
         let name = |column: String| table.index(&column).map(|i| table.columns[i].name.as_str());
         let tier = request.tier;
-        let fixed = ["ms", "kind", "reason", "flags", "overcommitted_ms"];
+        let fixed = ["ms", "kind", "reason", "flags", "overcommitted_ms", "cluster", "node"];
         let mut names: Vec<&'static str> = fixed.to_vec();
         names.extend([name(format!("{tier}_utilized_ms")), name(format!("{tier}_stranded_ms"))].into_iter().flatten());
         let mut causes = Vec::new();
@@ -364,16 +370,21 @@ impl Columns {
         &self,
         batch: &RecordBatch,
         hour: Timestamp,
+        unlisted: &BTreeSet<(String, String)>,
         groups: &mut BTreeMap<Vec<Key>, Sums>,
         side: &mut Side,
     ) -> Result<(), &'static str> {
         let ints = |place: usize| batch.column(place).as_primitive_opt::<Int64Type>().ok_or("a column is not INT64");
         let texts = |place: usize| batch.column(place).as_string_opt::<i32>().ok_or("a column is not text");
         let (ms, kind, reason, flags, over) = (ints(0)?, texts(1)?, texts(2)?, texts(3)?, ints(4)?);
-        let (utilized, stranded) = (ints(5)?, ints(6)?);
+        let (clusters, nodes) = (texts(CLUSTER)?, texts(NODE)?);
+        let (utilized, stranded) = (ints(7)?, ints(8)?);
         let causes = self.causes.iter().map(|&(cause, place)| Ok((cause, ints(place)?))).collect::<Result<Vec<_>, &str>>()?;
         let keys = self.keys.iter().map(|places| places.iter().map(|&p| texts(p)).collect::<Result<Vec<_>, &str>>());
         let keys = keys.collect::<Result<Vec<_>, &str>>()?;
+        let of_unlisted = |row: usize| {
+            !unlisted.is_empty() && unlisted.contains(&(clusters.value(row).to_owned(), nodes.value(row).to_owned()))
+        };
         for row in 0..batch.num_rows() {
             let kind = RowKind::from_text(kind.value(row)).ok_or("a row of unknown kind")?;
             let key = |(dimension, columns): (&Dimension, &Vec<&datafusion::arrow::array::StringArray>)| {
@@ -392,10 +403,14 @@ impl Columns {
                         *side.unobserved_by.entry(*cause).or_default() += value(column);
                     }
                     side.overcommitted += value(over);
-                    sums.no_inventory |= flags.is_valid(row) && flags.value(row).split(',').any(|flag| flag == NO_INVENTORY);
+                    sums.no_inventory |= has_no_inventory(flags, row);
                 }
-                RowKind::Free => sums.free += value(ms),
+                RowKind::Free => {
+                    sums.free += value(ms);
+                    sums.no_inventory |= of_unlisted(row);
+                }
                 RowKind::Unavailable => {
+                    sums.no_inventory |= of_unlisted(row);
                     sums.unavailable += value(ms);
                     if reason.is_valid(row) && reason.value(row) == "mig_orphan" {
                         side.mig_orphan += value(ms);
@@ -405,6 +420,36 @@ impl Columns {
         }
         Ok(())
     }
+}
+
+/// The end of a window in words; one that nobody gave is the end of time, and no time to print.
+fn end(to: Timestamp) -> String {
+    if to.ms() > LAST_MS { "the end".to_owned() } else { to.to_string() }
+}
+
+/// The last instant that a time prints as a date.
+const LAST_MS: i64 = 253_402_300_799_999;
+
+/// Places of two columns in [`Columns::names`].
+const CLUSTER: usize = 5;
+const NODE: usize = 6;
+
+fn has_no_inventory(flags: &datafusion::arrow::array::StringArray, row: usize) -> bool {
+    flags.is_valid(row) && flags.value(row).split(',').any(|flag| flag == NO_INVENTORY)
+}
+
+/// Nodes of an hour that have no inventory, by the rows of their owners: what nobody holds there is only what was seen, and
+/// as little known as their capacity.
+fn unlisted(batches: &[RecordBatch]) -> Result<BTreeSet<(String, String)>, &'static str> {
+    let mut found = BTreeSet::new();
+    for batch in batches {
+        let texts = |place: usize| batch.column(place).as_string_opt::<i32>().ok_or("a column is not text");
+        let (flags, clusters, nodes) = (texts(3)?, texts(CLUSTER)?, texts(NODE)?);
+        for row in (0..batch.num_rows()).filter(|row| has_no_inventory(flags, *row)) {
+            found.insert((clusters.value(row).to_owned(), nodes.value(row).to_owned()));
+        }
+    }
+    Ok(found)
 }
 
 fn key(

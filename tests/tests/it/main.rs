@@ -7,6 +7,7 @@ mod bad_input;
 mod closed_loop;
 mod command;
 mod edges;
+mod newcomer;
 mod peers;
 mod readme;
 mod real_input;
