@@ -115,11 +115,14 @@ fn known(case: Case) -> Known {
     }
 }
 
-/// A pod-resources answer in JSON with the proto's field names, as vectors and imports have it. Unknown keys are skipped.
+/// A pod-resources answer in JSON, as vectors and imports have it: with the proto's field names, or with those that `grpcurl`
+/// and other printers of protobuf's JSON give them (`podResources`). Keys that a newer kubelet may add are skipped; an object
+/// that is no such answer at all is refused, for it would read as a node where nobody holds anything.
 pub fn list_from_json(list: &Value) -> Result<v1::ListPodResourcesResponse, serde_json::Error> {
     #[derive(Deserialize, Default)]
     #[serde(default)]
     struct List {
+        #[serde(alias = "podResources")]
         pod_resources: Vec<Pod>,
     }
     #[derive(Deserialize, Default)]
@@ -134,28 +137,44 @@ pub fn list_from_json(list: &Value) -> Result<v1::ListPodResourcesResponse, serd
     struct Container {
         name: String,
         devices: Vec<Devices>,
+        #[serde(alias = "dynamicResources")]
         dynamic_resources: Vec<Dynamic>,
     }
     #[derive(Deserialize, Default)]
     #[serde(default)]
     struct Devices {
+        #[serde(alias = "resourceName")]
         resource_name: String,
+        #[serde(alias = "deviceIds")]
         device_ids: Vec<String>,
     }
     #[derive(Deserialize, Default)]
     #[serde(default)]
     struct Dynamic {
+        #[serde(alias = "claimName")]
         claim_name: String,
+        #[serde(alias = "claimNamespace")]
         claim_namespace: String,
+        #[serde(alias = "claimResources")]
         claim_resources: Vec<Resource>,
     }
     #[derive(Deserialize, Default)]
     #[serde(default)]
     struct Resource {
+        #[serde(alias = "driverName")]
         driver_name: String,
+        #[serde(alias = "poolName")]
         pool_name: String,
+        #[serde(alias = "deviceName")]
         device_name: String,
+        #[serde(alias = "shareId")]
         share_id: Option<String>,
+    }
+    let is_answer = list
+        .as_object()
+        .is_some_and(|o| o.is_empty() || ["pod_resources", "podResources"].iter().any(|key| o.contains_key(*key)));
+    if !is_answer {
+        return Err(serde::de::Error::custom("no `pod_resources` in it; is it the kubelet's answer to List?"));
     }
     let list = List::deserialize(list)?;
     let resource = |r: Resource| v1::ClaimResource {
@@ -234,4 +253,29 @@ pub fn agrees(got: &Value, case: &Value) -> bool {
     };
     let ids = |list: &Value| -> BTreeSet<String> { list.as_array().into_iter().flatten().map(Value::to_string).collect() };
     entries(&got["expect"]) == entries(&case["expect"]) && ids(&got["unmatched"]) == ids(&case["unmatched"])
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn an_answer_is_read_in_both_spellings_and_nothing_else_passes_for_an_empty_one() {
+        let snake = json!({"pod_resources": [{"name": "p", "namespace": "n", "containers": [{"name": "c", "cpu_ids": [1],
+            "devices": [{"resource_name": "nvidia.com/gpu", "device_ids": ["GPU-a"]}],
+            "dynamic_resources": [{"claim_name": "x", "claim_namespace": "n",
+                "claim_resources": [{"driver_name": "d", "pool_name": "o", "device_name": "g", "share_id": "s"}]}]}]}]});
+        let camel = json!({"podResources": [{"name": "p", "namespace": "n", "containers": [{"name": "c", "cpuIds": ["1"],
+            "devices": [{"resourceName": "nvidia.com/gpu", "deviceIds": ["GPU-a"]}],
+            "dynamicResources": [{"claimName": "x", "claimNamespace": "n",
+                "claimResources": [{"driverName": "d", "poolName": "o", "deviceName": "g", "shareId": "s"}]}]}]}]});
+        let read = list_from_json(&snake).unwrap();
+        assert_eq!(read, list_from_json(&camel).unwrap());
+        assert_eq!(read.pod_resources[0].containers[0].devices[0].device_ids, ["GPU-a"]);
+        assert!(list_from_json(&json!({})).unwrap().pod_resources.is_empty(), "what is printed of an empty answer");
+        for other in [json!({"items": []}), json!({"code": 14, "message": "restarting"}), json!([]), json!(null), json!("x")] {
+            assert!(list_from_json(&other).is_err(), "{other}");
+        }
+    }
 }
