@@ -107,10 +107,22 @@ pub struct Failure {
     pub said: String,
 }
 
-impl<E: Error> From<E> for Failure {
+impl<E: Error + 'static> From<E> for Failure {
     fn from(err: E) -> Self {
-        Self { exit: 1, said: chain(&err) }
+        // A reader that went away (`| head`) is no failure worth words.
+        if is_broken_pipe(&err) { Self { exit: 0, said: String::new() } } else { Self { exit: 1, said: chain(&err) } }
     }
+}
+
+fn is_broken_pipe(err: &(dyn Error + 'static)) -> bool {
+    let mut next = Some(err);
+    while let Some(err) = next {
+        if err.downcast_ref::<io::Error>().is_some_and(|err| err.kind() == io::ErrorKind::BrokenPipe) {
+            return true;
+        }
+        next = err.source();
+    }
+    false
 }
 
 /// An error with its sources, outermost first.

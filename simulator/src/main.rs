@@ -3,7 +3,7 @@
 mod command;
 mod output;
 
-use std::process::ExitCode;
+use std::{io::IsTerminal, process::ExitCode};
 
 use clap::Parser;
 
@@ -11,11 +11,17 @@ use clap::Parser;
 async fn main() -> ExitCode {
     let command = command::Command::parse(); // clap exits 2 on wrong usage
     let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into());
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr)
+        .init();
     match command.run().await {
         Ok(()) => ExitCode::SUCCESS,
         Err(command::Failure { exit, said }) => {
-            eprintln!("error: {said}");
+            if !said.is_empty() {
+                eprintln!("error: {said}");
+            }
             ExitCode::from(exit)
         }
     }
