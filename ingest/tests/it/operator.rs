@@ -16,6 +16,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// An hour in the middle of an era.
@@ -95,23 +96,29 @@ fn two_processes_that_close_hours_leave_nothing_out() {
     let log = open(dir.path());
     let lake = Lake::create(&dir.path().join("lake")).unwrap();
     let rounds = 60;
+    let all_there = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
                 let mut mine = closer(lake.clone());
-                while mine.close(after(1), after(1)).is_ok_and(|_| closed(&lake, "scrapes", &["sequence"]).len() < rounds) {}
+                let mut last = false;
+                while !last {
+                    last = all_there.load(Ordering::SeqCst);
+                    mine.close(after(1), after(1)).unwrap();
+                }
             });
         }
         let mut sink = Sink::open(lake.clone(), topics(&log), sink::Options::default()).unwrap();
-        for n in 0..rounds as u64 {
+        for n in 0..rounds {
             take(&log, n..n + 1);
             sink.flush(after(1)).unwrap();
         }
+        all_there.store(true, Ordering::SeqCst);
     });
     // Each has done its last; a part that the other one wrote over is found by nobody any more.
     let mut sequences: Vec<u64> = closed(&lake, "scrapes", &["sequence"]).iter().map(|s| s.parse().unwrap()).collect();
     sequences.sort_unstable();
-    assert_eq!(sequences, (0..rounds as u64).collect::<Vec<_>>());
+    assert_eq!(sequences, (0..rounds).collect::<Vec<_>>());
 }
 
 /// Every file that this process would write into `folder` finds the disk full.
@@ -219,4 +226,25 @@ fn a_damaged_state_file_is_named_with_the_way_on() {
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("it is damaged: move it away"), "{said}");
+}
+
+#[test]
+fn hours_are_closed_by_one_process_at_a_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = open(dir.path());
+    take(&log, 0..3);
+    let lake = Lake::create(&dir.path().join("lake")).unwrap();
+    Sink::open(lake.clone(), topics(&log), sink::Options::default()).unwrap().flush(after(1)).unwrap();
+    fs::create_dir_all(lake.root().join("_state")).unwrap();
+    let other = fs::File::create(lake.root().join("_state/closing.lock")).unwrap();
+    other.lock().unwrap();
+    let (done, is_done) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| done.send(closer(lake.clone()).close(after(1), after(1)).is_ok()).unwrap());
+        assert!(is_done.recv_timeout(Duration::from_millis(300)).is_err(), "another process is at it");
+        assert!(closed(&lake, "scrapes", &["sequence"]).is_empty());
+        other.unlock().unwrap();
+        assert_eq!(is_done.recv_timeout(Duration::from_secs(30)), Ok(true));
+    });
+    assert_eq!(closed(&lake, "scrapes", &["sequence"]).len(), 3);
 }
