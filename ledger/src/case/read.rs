@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, num::NonZeroU32};
 
-use schemas::{Timestamp, Window, status::HoldingSource};
+use schemas::{Timestamp, Window, status::HoldingSource, time::DAY_MS};
 use serde_json::value::RawValue;
 
 use super::{
@@ -18,11 +18,18 @@ use crate::{
     row::FlagSet,
 };
 
+/// Longest window of a case.
+const MAX_WINDOW_MS: i64 = 3653 * DAY_MS;
+
 pub(super) fn case(text: &str) -> Result<Case, CaseError> {
     let raw: &RawValue = serde_json::from_str(text).map_err(CaseError::Json)?;
     let top = Json::top(raw).object()?;
-    let window = top.get("window").object()?;
-    let window = Window::new(window.get("from").time()?, window.get("to").time()?)?;
+    let ends = top.get("window").object()?;
+    let window = Window::new(ends.get("from").time()?, ends.get("to").time()?)?;
+    // Each hour of it is computed: a slip in the year would compute for minutes.
+    if window.to().ms().saturating_sub(window.from().ms()) > MAX_WINDOW_MS {
+        return Err(ends.get("from").not("the window is longer than ten years"));
+    }
     let devices = top.get("devices").each(device)?;
     let instances: HashSet<Text> = devices.iter().filter(|d| d.parent.is_some()).map(|d| d.id.clone()).collect();
     let mut inputs =

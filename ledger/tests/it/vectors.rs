@@ -83,6 +83,9 @@ fn a_bad_case_names_its_field() {
     check("\"1002\": 0.8", &format!("\"1002\": {digits}"), &long);
     check("\"devices\": [", "\"devices\": [7, ", "devices[0]: an object belongs here, and it is 7");
     assert_eq!(run_case("[").unwrap_err().code(), "bad_input");
+    let endless = r#"{"window": {"from": "0001-01-01T00:00:00Z", "to": "2026-03-02T10:00:00Z"}, "scrape_interval_ms": 30000}"#;
+    let refused = run_case(endless).unwrap_err();
+    assert!(refused.code() == "bad_input" && refused.to_string().contains("ten years"), "{refused}");
 }
 
 proptest! {
