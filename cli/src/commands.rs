@@ -6,6 +6,7 @@ pub mod demo;
 pub mod hours;
 pub mod import;
 pub mod parse;
+pub mod progress;
 pub mod report;
 pub mod sql;
 

@@ -14,17 +14,19 @@ mod print;
 
 use std::{
     fs,
-    io::{IsTerminal, Write},
+    io::Write,
     path::{Path, PathBuf},
     time::Instant,
 };
 
 use clap::Args;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use lake::Lake;
 use simulator::{FleetSpec, Plan, Seed};
 
-use crate::{commands::runtime, failure::Failure};
+use crate::{
+    commands::{progress, runtime},
+    failure::Failure,
+};
 
 /// The fleet of the demo.
 const FLEET: &str = include_str!("../../../kwok-fleet/fleets/demo.yaml");
@@ -72,7 +74,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), Failure> {
     .map_err(Failure::output)?;
     let runtime = runtime()?;
     let counts = runtime.block_on(fleet::run(plan, &lake))?;
-    let bar = bar("hours");
+    let bar = progress::bar("hours");
     let summary = query::job::run(&lake, query::job::Options::default(), |done, all| {
         bar.set_length(all as u64);
         bar.set_position(done as u64);
@@ -123,15 +125,4 @@ fn fresh_lake(keep: Option<&Path>) -> Result<Lake, Failure> {
         .and_then(|()| fs::write(&mark, "made by strandline demo; made anew by the next\n"));
     written.map_err(|error| Failure::because(format!("cannot write {}: {error}", mark.display())))?;
     Ok(lake)
-}
-
-/// A progress bar on standard error, drawn only where that is a terminal.
-pub fn bar(what: &str) -> ProgressBar {
-    let target = if std::io::stderr().is_terminal() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-    let style = ProgressStyle::with_template("{prefix:>9} [{bar:40}] {pos}/{len}  {elapsed} elapsed, {eta} to go  {msg}");
-    let bar = ProgressBar::with_draw_target(Some(0), target).with_prefix(what.to_owned());
-    match style {
-        Ok(style) => bar.with_style(style.progress_chars("=> ")),
-        Err(_) => bar, // the template is ours and right; a bar without it is still a bar
-    }
 }

@@ -37,7 +37,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), Failure> {
     let Some(folder) = &options.lake else { return Err(Failure::usage("give --lake DIR or --case FILE")) };
     let lake = Lake::open(folder).map_err(Failure::failed)?;
     let job = query::job::Options { window: options.window.window()?, force: options.force };
-    let bar = crate::commands::demo::bar("hours");
+    let bar = crate::commands::progress::bar("hours");
     let summary = query::job::run(&lake, job, |done, all| {
         bar.set_length(all as u64);
         bar.set_position(done as u64);

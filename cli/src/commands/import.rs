@@ -260,6 +260,7 @@ impl Path {
     pub fn finish(self, destination: &Destination) -> Result<Timestamp, Failure> {
         let topics = [publish::SAMPLES, publish::ALLOCATIONS, publish::NODES].map(|name| self.topic(name));
         let topics = topics.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let spinner = crate::commands::progress::spinner("closing hours");
         let mut sink = Sink::open(self.lake.clone(), topics, sink::Options::default()).map_err(Failure::failed)?;
         let latest = self.latest.plus_ms(-1).hour().plus_ms(HOUR_MS);
         let to = destination.to.unwrap_or(latest);
@@ -272,6 +273,7 @@ impl Path {
             ..close::Options::default()
         };
         Closer::new(self.lake, options).close(to, to).map_err(Failure::failed)?;
+        spinner.finish_and_clear();
         Ok(to)
     }
 }

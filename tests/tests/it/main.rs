@@ -6,6 +6,7 @@ mod attack;
 mod bad_input;
 mod closed_loop;
 mod command;
+mod conformance;
 mod edges;
 mod newcomer;
 mod peers;

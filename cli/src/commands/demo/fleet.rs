@@ -90,7 +90,7 @@ pub async fn run(plan: Plan, lake: &Lake) -> Result<Counts, Failure> {
     let mut waiting: Vec<Vec<Gathered>> = agents.iter().map(|_| Vec::new()).collect();
     let interval = plan.spec().scrape_interval.ms();
     let mut counts = Counts::default();
-    let bar = super::bar("scraping");
+    let bar = crate::commands::progress::bar("scraping");
     bar.set_length(u64::try_from(window.len_ms() / interval).unwrap_or(0));
     let mut now = window.from();
     let mut before = now.plus_ms(-1);
