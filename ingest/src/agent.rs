@@ -20,8 +20,8 @@ use crate::sightings::Sightings;
 use crate::transport::{Record, Topic, TransportError};
 use attribution::podres;
 use schemas::Timestamp;
-use schemas::proto::{Device, Node, ScrapeRound};
-use schemas::status::{JoinReason, ScrapeStatus};
+use schemas::proto::{Allocation, Device, Holding, Message, Node, ScrapeRound, allocation};
+use schemas::status::{HoldingSource, JoinReason, ScrapeStatus};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -140,8 +140,7 @@ fn advice(error: &std::io::Error) -> &'static str {
             "free disk space; until then rounds are gaps, and nothing that was taken is lost"
         }
         std::io::ErrorKind::InvalidData => {
-            "it is damaged: move it away, and the agent starts without what it remembered (sequences, and since when it has seen \
-             each pod)"
+            "it is damaged: move it away, and the agent goes on from what its log tells; only its sequences begin anew"
         }
         _ => "give the agent a directory of its own that it may write (--state-dir)",
     }
@@ -195,6 +194,8 @@ pub struct Agent {
     targets: Vec<Known>,
     /// Sighting states that may not have been taken yet.
     outbox: Vec<Record>,
+    /// Whether there was a state file.
+    remembered: bool,
 }
 
 /// A target and what is remembered of it.
@@ -265,8 +266,10 @@ impl Agent {
     pub fn new(options: Options, targets: Vec<Target>, topics: Topics, clock: Arc<dyn Clock>) -> Result<Self, AgentError> {
         let state = match &options.state_file {
             Some(path) => load(path)?,
-            None => State::default(),
+            None => None,
         };
+        let remembered = state.is_some();
+        let state = state.unwrap_or_default();
         let mut known: Vec<Known> = Vec::with_capacity(targets.len());
         for target in targets {
             let source = target.address.as_text();
@@ -292,7 +295,46 @@ impl Agent {
             .iter()
             .filter_map(|(key, at_ms, hex)| Some(Record { key: key.clone().into_bytes(), value: from_hex(hex)?, at_ms: *at_ms }));
         let scraper = Scraper::new(options.timeout, options.max_body_bytes);
-        Ok(Agent { scraper, topics, clock, targets: known, outbox: outbox.collect(), options })
+        Ok(Agent { scraper, topics, clock, targets: known, outbox: outbox.collect(), options, remembered })
+    }
+
+    /// Where there was no state file: takes up the sightings that this agent's own log tells of. Returns how many go on. Once,
+    /// before the first round; blocks while it reads.
+    pub fn recall(&mut self) -> Result<usize, AgentError> {
+        if self.remembered {
+            return Ok(0);
+        }
+        let mut of_node: BTreeMap<String, Vec<Holding>> = BTreeMap::new();
+        let topic = &self.topics.allocations;
+        for partition in 0..topic.partitions() {
+            let bounds = topic.bounds(partition)?;
+            let mut next = bounds.start;
+            while next < bounds.end {
+                let fetched = topic.fetch(partition, next, 8 << 20)?;
+                for message in &fetched.messages {
+                    // One that cannot be read is the sink's to refuse.
+                    let Ok(Allocation { state: Some(allocation::State::Holding(holding)) }) = Allocation::decode(&*message.value)
+                    else {
+                        continue;
+                    };
+                    if holding.cluster == self.options.cluster && holding.source == HoldingSource::PodResources.as_str() {
+                        of_node.entry(holding.node.clone()).or_default().push(holding);
+                    }
+                }
+                if fetched.next <= next {
+                    break;
+                }
+                next = fetched.next;
+            }
+        }
+        let mut live = 0;
+        for known in self.targets.iter_mut().filter(|known| known.podres.is_some()) {
+            if let Some(states) = of_node.remove(&known.target.node) {
+                known.sightings = Sightings::recall(states);
+                live += known.sightings.len();
+            }
+        }
+        Ok(live)
     }
 
     /// Publishes a record `restarted` for every target that an earlier run has scraped: the rounds between its last sequence
@@ -640,12 +682,14 @@ fn state_key(node: &str, source: &str) -> String {
     format!("{node} {source}")
 }
 
-fn load(path: &Path) -> Result<State, AgentError> {
+/// What stands in the state file; none where there is none.
+fn load(path: &Path) -> Result<Option<State>, AgentError> {
     let failed = |source| AgentError::State { path: path.to_owned(), source };
     match std::fs::read(path) {
         Ok(bytes) => serde_json::from_slice(&bytes)
+            .map(Some)
             .map_err(|e| failed(std::io::Error::new(std::io::ErrorKind::InvalidData, e.to_string()))),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(State::default()),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(e) => Err(failed(e)),
     }
 }

@@ -70,6 +70,10 @@ pub async fn agent(config: AgentConfig, clock: Arc<dyn Clock>, shutdown: impl Fu
     let interval = i64::from(config.options.interval_ms);
     let targets = config.targets.len();
     let mut agent = Agent::new(config.options, config.targets, topics, clock.clone()).map_err(RunError::Agent)?;
+    let recalled = agent.recall().map_err(RunError::Agent)?;
+    if recalled > 0 {
+        tracing::warn!(recalled, "there was no state file; what the log tells of pods on devices goes on");
+    }
     let restarted = agent.announce_restart(clock.now()).await.map_err(RunError::Agent)?;
     tracing::info!(targets, interval_ms = interval, restarted, log = %config.log_dir.display(), "agent started");
 

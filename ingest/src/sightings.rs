@@ -85,6 +85,35 @@ impl Sightings {
         changed.into_iter().map(|(sighting, ended)| self.state(cluster, node, sighting, ended, at)).collect()
     }
 
+    /// The sightings of one node as its published states tell them, in any order, repeats allowed: for an agent that has lost
+    /// its state. Those that had not ended go on, and end when they are not listed; forgotten, they would never end.
+    pub fn recall(states: impl IntoIterator<Item = Holding>) -> Self {
+        let mut latest: BTreeMap<String, Holding> = BTreeMap::new();
+        for state in states {
+            let order = |h: &Holding| (h.observed_at_ms, h.revision);
+            if latest.get(&state.id).is_none_or(|known| order(known) < order(&state)) {
+                latest.insert(state.id.clone(), state);
+            }
+        }
+        let revision = latest.values().map(|h| h.revision).max().unwrap_or_default();
+        let sighting = |h: Holding| {
+            let first_seen = Timestamp::from_ms(h.known_from_ms?);
+            Some(Sighting {
+                namespace: h.namespace,
+                pod: h.pod,
+                container: h.container,
+                device: h.device,
+                replica_ids: h.replica_ids.into_iter().collect(),
+                ids: h.ids.unwrap_or(1),
+                first_seen,
+                last_listed: h.last_listed_ms.map_or(first_seen, Timestamp::from_ms),
+                missed: false,
+            })
+        };
+        let live = latest.into_values().filter(|h| h.ended_ms.is_none()).filter_map(sighting).collect();
+        Sightings { live, last_snapshot: None, revision }
+    }
+
     /// How many containers are on devices now.
     pub fn len(&self) -> usize {
         self.live.len()

@@ -2,8 +2,10 @@
 
 use crate::kill::{Process, wait_for};
 use crate::path::{Exporter, closed, closer};
+use ingest::agent::{Agent, Options, Target, Topics};
 use ingest::clock::VirtualClock;
 use ingest::config::{SinkArgs, SinkConfig};
+use ingest::join::Answer;
 use ingest::publish::{ALLOCATIONS, NODES, SAMPLES};
 use ingest::run;
 use ingest::sink::{self, Sink};
@@ -247,4 +249,57 @@ fn hours_are_closed_by_one_process_at_a_time() {
         assert_eq!(is_done.recv_timeout(Duration::from_secs(30)), Ok(true));
     });
     assert_eq!(closed(&lake, "scrapes", &["sequence"]).len(), 3);
+}
+
+#[tokio::test]
+async fn an_agent_that_lost_its_state_ends_what_it_had_seen() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = open(dir.path());
+    let state = dir.path().join("state.json");
+    let agent = || {
+        let mut options = Options::new("reef");
+        options.state_file = Some(state.clone());
+        let target = Target {
+            node: "dune-1".into(),
+            address: "127.0.0.1:1".parse().unwrap(),
+            podres_socket: Some(dir.path().join("kubelet.sock")),
+        };
+        let topics = Topics {
+            samples: log.topic(SAMPLES).unwrap(),
+            allocations: log.topic(ALLOCATIONS).unwrap(),
+            nodes: log.topic(NODES).unwrap(),
+        };
+        Agent::new(options, vec![target], topics, Arc::new(VirtualClock::at(after(0)))).unwrap()
+    };
+    let held = |pods: &[&str]| {
+        let pod = |name: &&str| {
+            serde_json::json!({"name": name, "namespace": "surf", "containers": [{"name": "c",
+                "devices": [{"resource_name": "nvidia.com/gpu", "device_ids": [format!("GPU-{name}")]}]}]})
+        };
+        let list = serde_json::json!({"pod_resources": pods.iter().map(pod).collect::<Vec<_>>()});
+        Answer::Listed(attribution::conformance::list_from_json(&list).unwrap())
+    };
+    let minute = |n: i64| after(0).plus_ms(n * 60_000);
+    let mut first = agent();
+    assert_eq!(first.recall().unwrap(), 0);
+    let seen = first.listed(0, minute(0), held(&["stays", "goes"]));
+    first.publish(vec![seen]).await.unwrap();
+    drop(first);
+    fs::remove_file(&state).unwrap();
+
+    let mut second = agent();
+    assert_eq!(second.recall().unwrap(), 2);
+    for n in [5, 6, 7] {
+        let seen = second.listed(0, minute(n), held(&["stays"]));
+        second.publish(vec![seen]).await.unwrap();
+    }
+    drop(second);
+    assert_eq!(agent().recall().unwrap(), 0, "where there is a state file it is what counts");
+
+    let lake = Lake::create(&dir.path().join("lake")).unwrap();
+    Sink::open(lake.clone(), topics(&log), sink::Options::default()).unwrap().flush(after(1)).unwrap();
+    closer(lake.clone()).close(after(1), after(1)).unwrap();
+    let mut holdings = closed(&lake, "allocations", &["pod", "interval_from", "interval_to"]);
+    holdings.sort();
+    assert_eq!(holdings, ["goes 0 360", "stays 0 -"], "one holding each, and the one that went has an end");
 }
