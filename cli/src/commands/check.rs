@@ -7,7 +7,7 @@ use query::check::Verdict;
 use serde_json::json;
 
 use crate::{
-    commands::{LakeOption, WindowOption},
+    commands::{LakeOption, WindowOption, parse::PageFormat},
     failure::Failure,
 };
 
@@ -22,15 +22,15 @@ pub struct Options {
     lake: LakeOption,
     #[command(flatten)]
     window: WindowOption,
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
+    /// How to print the verdict
+    #[arg(long, value_enum, default_value = "table")]
+    format: PageFormat,
 }
 
 /// Runs the command.
 pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), Failure> {
     let verdict = query::check::check(&options.lake.open()?, options.window.window()?).map_err(Failure::failed)?;
-    let text = if options.json { as_json(&verdict) } else { as_text(&verdict) };
+    let text = if options.format == PageFormat::Json { as_json(&verdict) } else { as_text(&verdict) };
     out.write_all(text.as_bytes()).map_err(Failure::output)?;
     if verdict.hours == 0 {
         return Err(Failure::because("no hour rows in the window; run `strandline hours --lake DIR` first"));

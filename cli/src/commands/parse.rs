@@ -21,7 +21,7 @@ use crate::{
 /// Largest page that is fetched.
 const MAX_PAGE_BYTES: usize = 64 << 20;
 
-/// How to print
+/// How to print what is no table of rows
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum PageFormat {
     /// For people
@@ -41,7 +41,7 @@ pub struct Options {
     /// A file, `-` for standard input, or an http:// address
     source: String,
     /// How to print
-    #[arg(long, env = "STRANDLINE_FORMAT", value_enum, default_value = "table")]
+    #[arg(long, value_enum, default_value = "table")]
     format: PageFormat,
     /// How long to wait for an address, in seconds
     #[arg(long, default_value_t = 10)]

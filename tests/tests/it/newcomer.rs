@@ -39,7 +39,7 @@ fn a_node_without_inventory_has_no_known_capacity_whatever_the_grouping() {
             .sum();
         assert_eq!(allocated, 3_600_000, "{by}");
     }
-    let proof: serde_json::Value = serde_json::from_str(&succeeds(&["check", "--lake", &lake, "--json"])).unwrap();
+    let proof: serde_json::Value = serde_json::from_str(&succeeds(&["check", "--lake", &lake, "--format", "json"])).unwrap();
     assert_eq!((&proof["closes"], &proof["device_hours"]), (&true.into(), &0.into()), "nothing to hold it against: {proof}");
 }
 
