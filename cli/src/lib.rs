@@ -58,6 +58,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 /// Runs the command line `arguments` and prints to `out`.
 pub fn run(arguments: impl IntoIterator<Item = OsString>, out: &mut dyn io::Write) -> Result<(), Failure> {
     let arguments = commands::configured(arguments, &Arguments::command())?;
+    let program = arguments.first().map_or("strandline".into(), |name| name.to_string_lossy().into_owned());
     let parsed = match Arguments::try_parse_from(arguments) {
         Ok(parsed) => parsed,
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
@@ -67,7 +68,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, out: &mut dyn io::Writ
         Err(error) => return Err(Failure::usage(error.to_string().trim_start_matches("error: ").trim_end().to_owned())),
     };
     match parsed.command {
-        Command::Demo(options) => commands::demo::run(&options, out),
+        Command::Demo(options) => commands::demo::run(&options, &program, out),
         Command::Hours(options) => commands::hours::run(&options, out),
         Command::Report(options) => commands::report::run(&options, out),
         Command::Sql(options) => commands::sql::run(&options, out),

@@ -1,7 +1,8 @@
 //! Messages of package `strandline.v1` (`schemas/proto`), generated and checked in, and the readings by field id.
 //!
 //! `cargo test -p schemas` regenerates both from the `.proto` files and the catalogue and fails when they differ;
-//! `UPDATE=1 cargo test --profile ci -p schemas` writes them. Field numbers of [`Readings`] are DCGM field ids.
+//! `UPDATE=1 cargo test --profile ci -p schemas` writes them. `proto/released.binpb` is the descriptor of the last release, which later
+//! ones must contain; `RELEASE=1` with the same command writes it anew. Field numbers of [`Readings`] are DCGM field ids.
 
 #[allow(missing_docs, clippy::all)]
 #[rustfmt::skip]

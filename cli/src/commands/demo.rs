@@ -56,8 +56,8 @@ pub struct Options {
     fleet: Option<PathBuf>,
 }
 
-/// Runs the command.
-pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), Failure> {
+/// Runs the command; `program` is the name that it was called by, for the commands to try next.
+pub fn run(options: &Options, program: &str, out: &mut dyn Write) -> Result<(), Failure> {
     let plan = plan(options)?;
     let lake = fresh_lake(options.keep.as_deref())?;
     let began = Instant::now();
@@ -81,7 +81,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), Failure> {
     });
     bar.finish_and_clear();
     let summary = summary.map_err(Failure::failed)?;
-    print::all(&lake, &counts, &summary, began.elapsed(), out)
+    print::all(&lake, &counts, &summary, (program, began.elapsed()), out)
 }
 
 fn plan(options: &Options) -> Result<Plan, Failure> {

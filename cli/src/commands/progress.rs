@@ -10,7 +10,7 @@ fn target() -> ProgressDrawTarget {
 
 /// A bar, for work of known length.
 pub fn bar(what: &str) -> ProgressBar {
-    let style = ProgressStyle::with_template("{prefix:>9} [{bar:40}] {pos}/{len}  {elapsed} elapsed, {eta} to go");
+    let style = ProgressStyle::with_template("{prefix} [{wide_bar}] {pos}/{len}, {eta} to go");
     let bar = ProgressBar::with_draw_target(Some(0), target()).with_prefix(what.to_owned());
     match style {
         Ok(style) => bar.with_style(style.progress_chars("=> ")),

@@ -13,7 +13,7 @@ use crate::{
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   strandline sql --lake /tmp/lake \"SHOW TABLES\"
-  strandline sql --lake /tmp/lake \"SELECT team, SUM(sm_stranded_ms) / 3.6e6 AS stranded FROM gpu_hours GROUP BY team ORDER BY 2 DESC\"
+  strandline sql --lake /tmp/lake \"SELECT team, SUM(sm_stranded_ms) / 3.6e6 AS stranded FROM gpu_hours WHERE kind = 'owner' GROUP BY team ORDER BY 2 DESC\"
   strandline sql --lake /tmp/lake --format csv \"SELECT at, device, dev_power_usage FROM gpu_samples LIMIT 10\"")]
 pub struct Options {
     #[command(flatten)]

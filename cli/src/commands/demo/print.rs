@@ -17,7 +17,13 @@ use crate::{
 };
 
 /// Prints all of it; fails where the numbers do not close or do not match the truth.
-pub fn all(lake: &Lake, counts: &Counts, summary: &Summary, took: Duration, out: &mut dyn Write) -> Result<(), Failure> {
+pub fn all(
+    lake: &Lake,
+    counts: &Counts,
+    summary: &Summary,
+    (program, took): (&str, Duration),
+    out: &mut dyn Write,
+) -> Result<(), Failure> {
     let mut line = |text: String| out.write_all(text.as_bytes()).map_err(Failure::output);
     let rounds: Vec<_> = counts.rounds.iter().map(|(status, count)| format!("{count} {status}")).collect();
     line(format!(
@@ -37,7 +43,7 @@ pub fn all(lake: &Lake, counts: &Counts, summary: &Summary, took: Duration, out:
     line(format!("\ncheck: {}", check::as_text(&verdict)))?;
     let comparison = compare(lake).map_err(Failure::failed)?;
     line(format!("\n{}", against_truth(&comparison)))?;
-    line(next(lake))?;
+    line(next(lake, program))?;
     if verdict.fault.is_some() || !comparison.holds() { Err(Failure::quiet(1)) } else { Ok(()) }
 }
 
@@ -86,13 +92,13 @@ pub fn against_truth(comparison: &Comparison) -> String {
     text
 }
 
-fn next(lake: &Lake) -> String {
+fn next(lake: &Lake, program: &str) -> String {
     let root = lake.root().display();
     format!(
         "
 the lake is {root}; try next:
-  strandline report --lake {root} --by team,hour --tier effective
-  strandline sql --lake {root} \"SELECT pod, SUM(sm_stranded_ms) / 3.6e6 AS stranded_gpu_hours FROM gpu_hours GROUP BY pod ORDER BY 2 DESC LIMIT 5\"
+  {program} report --lake {root} --by team,hour --tier effective
+  {program} sql --lake {root} \"SELECT pod, SUM(sm_stranded_ms) / 3.6e6 AS stranded_gpu_hours FROM gpu_hours WHERE kind = 'owner' GROUP BY pod ORDER BY 2 DESC LIMIT 5\"
   duckdb -c \"SELECT team, SUM(ms) / 3.6e6 AS gpu_hours FROM '{root}/gpu_hours/*/*/*.parquet' GROUP BY ALL ORDER BY 2 DESC\"
 "
     )
