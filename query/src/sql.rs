@@ -1,14 +1,17 @@
-//! SQL over the lake's closed hours, by DataFusion, with the session in UTC.
+//! SQL over the lake, by DataFusion, with the session in UTC.
 //!
 //! Every table of the lake is there, empty where nothing was written yet, with its columns and the folder's `date` and
-//! `hour`. Views add nothing and hide nothing.
+//! `hour`. Tables of samples read both trees: closed hours, and beyond the watermark what the sink has published since, of
+//! which exact repeats are dropped only when the hour closes. Tables of intervals and hours are made by closing, so they reach
+//! up to the watermark.
 
 use std::{path::PathBuf, sync::Arc};
 
 use datafusion::{
     arrow::{
-        array::RecordBatch,
-        datatypes::{DataType, Schema},
+        array::{ArrayRef, AsArray, BooleanArray, RecordBatch, StringArray, types::TimestampMicrosecondType},
+        compute::filter_record_batch,
+        datatypes::{DataType, Field, Schema},
     },
     catalog::TableProvider,
     datasource::{
@@ -23,13 +26,21 @@ use datafusion::{
     },
 };
 use lake::{Lake, LakeError};
-use schemas::tables::{self, Table};
+use schemas::{
+    Timestamp,
+    tables::{self, Table},
+};
 use tokio_stream::StreamExt;
 
 /// Memory that one query may work in.
 const MAX_WORK_BYTES: usize = 2 << 30;
 /// Largest result that is held to be printed.
 const MAX_RESULT_BYTES: usize = 256 << 20;
+
+/// Most rows of a table that are read from hours not yet closed.
+const MAX_LIVE_ROWS: usize = 2_000_000;
+/// Tables whose rows stand in the hot tree as they do in the closed one.
+const LIVE: [&str; 4] = ["gpu_samples", "extra_samples", "scrapes", "rejects"];
 
 /// What stopped a query.
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +51,9 @@ pub enum SqlError {
     /// A lake at a path that is no URL.
     #[error("the lake's path {} cannot be read by the SQL engine; give one of UTF-8", .0.display())]
     Path(PathBuf),
+    /// More rows beyond the watermark than a session reads.
+    #[error("table {0} has over {MAX_LIVE_ROWS} rows in hours that are not closed; let the sink close them first")]
+    TooMuchLive(&'static str),
     /// The engine refused or failed.
     #[error("the query failed: {0}")]
     Query(Box<DataFusionError>),
@@ -69,7 +83,12 @@ impl Session {
         let runtime = RuntimeEnvBuilder::new().with_memory_limit(MAX_WORK_BYTES, 1.0).build_arc()?;
         let context = SessionContext::new_with_config_rt(config, runtime);
         for table in tables::all() {
-            context.register_table(table.name, provider(lake, table)?)?;
+            let closed = provider(lake, table)?;
+            let both = match live(lake, table)? {
+                Some(live) => context.read_table(closed)?.union(context.read_table(live)?)?.into_view(),
+                None => closed,
+            };
+            context.register_table(table.name, both)?;
         }
         Ok(Self { lake: lake.clone(), context })
     }
@@ -131,6 +150,46 @@ fn folder_url(path: &str) -> String {
     url
 }
 
+/// The table's columns and the folders'.
+fn with_folders(table: &'static Table) -> Arc<Schema> {
+    let folders = ["date", "hour"].map(|name| Field::new(name, DataType::Utf8, false));
+    Arc::new(Schema::new(table.schema().fields().iter().map(|f| f.as_ref().clone()).chain(folders).collect::<Vec<_>>()))
+}
+
+/// Rows of hours that are not closed yet, from the hot tree; none where there are none.
+fn live(lake: &Lake, table: &'static Table) -> Result<Option<Arc<dyn TableProvider>>, SqlError> {
+    if !LIVE.contains(&table.name) {
+        return Ok(None);
+    }
+    let from = lake.watermark()?.map_or(i64::MIN, |watermark| watermark.closed_to.micros());
+    let place = table.index(table.time).unwrap_or(0);
+    let (mut batches, mut rows) = (Vec::new(), 0);
+    for file in lake.hot_files(table)? {
+        if lake::read::footer(&file.path)?.max_at.is_none_or(|last| last.micros() < from) {
+            continue;
+        }
+        for batch in lake::read::rows(table, &file.path, None)? {
+            let Some(times) = batch.column(place).as_primitive_opt::<TimestampMicrosecondType>() else { continue };
+            let keep: BooleanArray = times.iter().map(|at| Some(at.is_some_and(|at| at >= from))).collect();
+            let folders = times.iter().map(|at| Timestamp::from_micros(at.unwrap_or(0)).date_hour());
+            let (dates, hours): (Vec<String>, Vec<String>) = folders.unzip();
+            let mut columns = batch.columns().to_vec();
+            columns.extend([Arc::new(StringArray::from(dates)) as ArrayRef, Arc::new(StringArray::from(hours))]);
+            let whole = RecordBatch::try_new(with_folders(table), columns).map_err(DataFusionError::from)?;
+            let live = filter_record_batch(&whole, &keep).map_err(DataFusionError::from)?;
+            rows += live.num_rows();
+            if rows > MAX_LIVE_ROWS {
+                return Err(SqlError::TooMuchLive(table.name));
+            }
+            batches.push(live);
+        }
+    }
+    if rows == 0 {
+        return Ok(None);
+    }
+    Ok(Some(Arc::new(MemTable::try_new(with_folders(table), vec![batches])?)))
+}
+
 fn provider(lake: &Lake, table: &'static Table) -> Result<Arc<dyn TableProvider>, SqlError> {
     let files = lake.closed_files(table, None)?;
     for file in &files {
@@ -140,10 +199,7 @@ fn provider(lake: &Lake, table: &'static Table) -> Result<Arc<dyn TableProvider>
         }
     }
     if files.is_empty() {
-        let folders = ["date", "hour"].map(|name| datafusion::arrow::datatypes::Field::new(name, DataType::Utf8, false));
-        let fields = table.schema().fields().iter().map(|f| f.as_ref().clone()).chain(folders).collect::<Vec<_>>();
-        let schema = Arc::new(Schema::new(fields));
-        return Ok(Arc::new(MemTable::try_new(schema, vec![vec![]])?));
+        return Ok(Arc::new(MemTable::try_new(with_folders(table), vec![vec![]])?));
     }
     let folder = lake.root().join(table.name);
     let absolute = folder.canonicalize().map_err(|_| SqlError::Path(folder.clone()))?;

@@ -68,8 +68,13 @@ fn scraped(folder: &Path, page: Vec<u8>, at: Timestamp) {
     let mut sink =
         Sink::open(lake.clone(), vec![topics.samples, topics.allocations, topics.nodes], sink::Options::default()).unwrap();
     sink.flush(at).unwrap();
+    // Before its hour is closed a row is there as well, once, with its folder's columns.
+    let path = folder.to_str().unwrap();
+    let live = rows(path, "SELECT date, hour, COUNT(*) AS n FROM gpu_samples GROUP BY date, hour");
+    assert_eq!(live, [json!({"date": "2026-03-02", "hour": "10", "n": 3})]);
     let end = at.hour().plus_ms(schemas::HOUR_MS);
     Closer::new(lake, close::Options::default()).close(end, end).unwrap();
+    assert_eq!(rows(path, "SELECT date, hour, COUNT(*) AS n FROM gpu_samples GROUP BY date, hour"), live);
 }
 
 fn rows(lake: &str, sql: &str) -> Vec<Value> {
