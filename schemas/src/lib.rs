@@ -7,8 +7,9 @@
 //!                    labels: which spelling means what, which keys are refused
 //! ```
 //!
-//! Modules in reading order: [`time`], [`ids`], [`catalogue`], [`labels`], [`status`], [`proto`], [`tables`].
+//! Modules in reading order: [`time`], [`calendar`], [`ids`], [`catalogue`], [`labels`], [`status`], [`proto`], [`tables`].
 
+pub mod calendar;
 pub mod catalogue;
 pub mod ids;
 pub mod labels;
