@@ -9,6 +9,7 @@ pub mod parse;
 pub mod progress;
 pub mod report;
 pub mod sql;
+pub mod why;
 
 use std::{
     ffi::OsString,
@@ -20,7 +21,7 @@ use std::{
 use clap::{Args, Command, ValueEnum};
 use lake::Lake;
 use query::show::Format;
-use schemas::{Timestamp, Window};
+use schemas::{Timestamp, Window, calendar::Zone};
 
 use crate::failure::Failure;
 
@@ -42,25 +43,50 @@ impl LakeOption {
 /// Which part of time.
 #[derive(Debug, Clone, Default, Args)]
 pub struct WindowOption {
-    /// First instant: RFC 3339 (2026-03-02T10:00:00Z) or a UTC date (2026-03-02)
-    #[arg(long, env = "STRANDLINE_FROM", value_name = "TIME", value_parser = time)]
-    pub from: Option<Timestamp>,
+    /// First instant: RFC 3339 (2026-03-02T10:00:00Z) or a date (2026-03-02, in UTC where no other zone is given)
+    #[arg(long, env = "STRANDLINE_FROM", value_name = "TIME", value_parser = bound)]
+    pub from: Option<Bound>,
     /// First instant after the last
-    #[arg(long, env = "STRANDLINE_TO", value_name = "TIME", value_parser = time)]
-    pub to: Option<Timestamp>,
+    #[arg(long, env = "STRANDLINE_TO", value_name = "TIME", value_parser = bound)]
+    pub to: Option<Bound>,
+}
+
+/// One end of a window.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Bound {
+    /// An instant.
+    At(Timestamp),
+    /// The beginning of a local date.
+    Date(String),
 }
 
 impl WindowOption {
-    /// The window, open ends filled in with the ends of time; none where neither is given.
+    /// The window, dates in UTC, open ends filled in with the ends of time; none where neither is given.
     pub fn window(&self) -> Result<Option<Window>, Failure> {
+        self.in_zone(&Zone::parse("UTC").map_err(|error| Failure::usage(error.to_string()))?)
+    }
+
+    /// The window, dates in `zone`.
+    pub fn in_zone(&self, zone: &Zone) -> Result<Option<Window>, Failure> {
         if self.from.is_none() && self.to.is_none() {
             return Ok(None);
         }
+        let instant = |bound: &Option<Bound>| match bound {
+            None => Ok(None),
+            Some(Bound::At(at)) => Ok(Some(*at)),
+            Some(Bound::Date(date)) => zone.day(date).map(Some).map_err(|error| Failure::usage(error.to_string())),
+        };
         // Ends of time on full hours, and far enough from the type's ends that an hour more does not overflow.
         let (first, last) = (Timestamp::from_ms(0), Timestamp::from_ms(253_402_300_800_000));
-        let window = Window::new(self.from.unwrap_or(first), self.to.unwrap_or(last));
+        let window = Window::new(instant(&self.from)?.unwrap_or(first), instant(&self.to)?.unwrap_or(last));
         window.map(Some).map_err(|error| Failure::usage(error.to_string()))
     }
+}
+
+/// Reads an end of a window.
+pub fn bound(text: &str) -> Result<Bound, String> {
+    let at = time(text)?;
+    Ok(if text.len() == 10 { Bound::Date(text.to_owned()) } else { Bound::At(at) })
 }
 
 /// Reads a time of the command line.

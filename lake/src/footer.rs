@@ -69,8 +69,21 @@ impl Footer {
         all
     }
 
+    /// Refuses a file of a later row layout; `path` is for the error.
+    pub(crate) fn known_layout(path: &Path, metadata: &ParquetMetaData) -> Result<(), LakeError> {
+        let pairs = metadata.file_metadata().key_value_metadata().into_iter().flatten();
+        let found = pairs.filter(|kv| kv.key.strip_prefix(PREFIX) == Some("schema_version")).find_map(|kv| kv.value.as_deref());
+        match found {
+            Some(text) if text.parse::<u32>().ok().is_none_or(|version| version > SCHEMA_VERSION) => {
+                Err(LakeError::Newer { path: path.to_owned(), found: text.to_owned() })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Reads the facts back; `path` is for the error.
     pub(crate) fn from_metadata(path: &Path, metadata: &ParquetMetaData) -> Result<Self, LakeError> {
+        Self::known_layout(path, metadata)?;
         let empty = Vec::new();
         let pairs = metadata.file_metadata().key_value_metadata().unwrap_or(&empty);
         let text = |key: &str| pairs.iter().find(|kv| kv.key.strip_prefix(PREFIX) == Some(key)).and_then(|kv| kv.value.clone());

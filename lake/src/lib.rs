@@ -10,7 +10,8 @@
 //! two writers at one offset, one wins and the other learns of it. A closed hour is replaced by renaming over it, so that a
 //! plain glob sees the old rows or the new ones, never both and never half.
 //!
-//! Modules in reading order: [`path`], [`footer`], [`encode`], [`publish`], [`list`], [`read`], [`watermark`].
+//! Modules in reading order: [`path`], [`footer`], [`encode`], [`publish`], [`list`], [`read`], [`scan`],
+//! [`watermark`], [`tiles`].
 
 pub mod encode;
 pub mod footer;
@@ -18,6 +19,8 @@ pub mod list;
 pub mod path;
 pub mod publish;
 pub mod read;
+pub mod scan;
+pub mod tiles;
 pub mod watermark;
 
 use std::path::{Path, PathBuf};
@@ -103,6 +106,14 @@ pub enum LakeError {
         path: PathBuf,
         /// The key.
         key: &'static str,
+    },
+    /// A file whose rows may mean something else than we know.
+    #[error("{} was written by a newer strandline (row layout {found}, this one knows {}); upgrade before you read this lake", .path.display(), footer::SCHEMA_VERSION)]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its layout.
+        found: String,
     },
     /// A watermark that cannot be.
     #[error("{}: {what}; restore it, or delete it and close the hours again", .path.display())]

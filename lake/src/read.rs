@@ -49,6 +49,7 @@ pub fn rows(table: &'static Table, path: &Path, columns: Option<&[&str]>) -> Res
     let damaged = |source: ParquetError| LakeError::Damaged { path: path.to_owned(), source };
     let file = File::open(path).map_err(LakeError::io("open", path))?;
     let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(damaged)?;
+    Footer::known_layout(path, builder.metadata())?;
     let schema = projected(table, columns);
     let found = builder.schema().clone();
     let wanted: Vec<usize> = schema.fields().iter().filter_map(|field| found.index_of(field.name()).ok()).collect();
@@ -60,6 +61,17 @@ pub fn rows(table: &'static Table, path: &Path, columns: Option<&[&str]>) -> Res
         batches.push(align(table, path, &schema, &batch)?);
     }
     Ok(batches)
+}
+
+/// Checks that the file at `path` is of `table`: its layout is known, and the table's columns are there with their types. Returns
+/// how many columns it has beside them, of a later version.
+pub fn schema(table: &'static Table, path: &Path) -> Result<usize, LakeError> {
+    let damaged = |source: ParquetError| LakeError::Damaged { path: path.to_owned(), source };
+    let file = File::open(path).map_err(LakeError::io("open", path))?;
+    let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(damaged)?;
+    Footer::from_metadata(path, builder.metadata())?;
+    align(table, path, &table.schema(), &RecordBatch::new_empty(builder.schema().clone()))?;
+    Ok(builder.schema().fields().iter().filter(|field| table.index(field.name()).is_none()).count())
 }
 
 /// The schema of the named columns of `table`, or of all of them.
@@ -74,7 +86,12 @@ pub fn projected(table: &'static Table, columns: Option<&[&str]>) -> SchemaRef {
     }
 }
 
-fn align(table: &'static Table, path: &Path, schema: &SchemaRef, batch: &RecordBatch) -> Result<RecordBatch, LakeError> {
+pub(crate) fn align(
+    table: &'static Table,
+    path: &Path,
+    schema: &SchemaRef,
+    batch: &RecordBatch,
+) -> Result<RecordBatch, LakeError> {
     let missing = |column: &str| LakeError::MissingColumn { path: path.to_owned(), table: table.name, column: column.to_owned() };
     let mut columns: Vec<ArrayRef> = Vec::with_capacity(schema.fields().len());
     for field in schema.fields() {

@@ -17,6 +17,8 @@ use std::{
 
 use arrow::{array::RecordBatch, error::ArrowError};
 
+use schemas::Timestamp;
+
 use crate::input::{Inputs, Text};
 
 mod allocations;
@@ -117,6 +119,26 @@ impl Facts {
     /// the kubelet alone knows is flagged then.
     pub fn api_is_watched(&mut self, cluster: &str) {
         self.api_watched.insert(cluster.into());
+    }
+
+    /// The same facts in pieces, cut before each (cluster, node) of `bounds`, which must be sorted: one piece more than bounds.
+    pub fn split(mut self, bounds: &[(String, String)]) -> Vec<Self> {
+        let mut pieces = Vec::with_capacity(bounds.len() + 1);
+        for (cluster, node) in bounds.iter().rev() {
+            let after = self.nodes.split_off(&(Text::from(cluster.as_str()), Text::from(node.as_str())));
+            pieces.push(Self { nodes: after, api_watched: self.api_watched.clone() });
+        }
+        pieces.push(self);
+        pieces.reverse();
+        pieces
+    }
+
+    /// Says that the time of these facts is not over: what each node's last state told as lasting lasts until `at`, where
+    /// that state is at most `patience_ms` older.
+    pub fn lasting_until(&mut self, at: Timestamp, patience_ms: i64) {
+        for node in self.nodes.values_mut() {
+            node.inventory.lasting_until(at, patience_ms);
+        }
     }
 
     fn node(&mut self, cluster: &Text, node: &Text) -> &mut NodeFacts {

@@ -17,11 +17,12 @@
 //!
 //! Modules in reading order: [`reading`], [`input`], [`settle`] (raw facts to holdings), [`row`], `span`, `fraction`, `clamp`, `cover`, `world`,
 //! `device`, `observe`, [`counter`], `meters`, `by_number`, `rounding`, [`mod@hours`]; [`capacity`] (the same capacity from the
-//! inventory alone); then [`batch`], the lake's tables in and out, and [`case`], the vectors' text form.
+//! inventory alone); [`mod@explain`] (an hour piece by piece); then [`batch`], the lake's tables in and out, and [`case`], the vectors' text form.
 
 pub mod batch;
 pub mod capacity;
 pub mod case;
+pub mod explain;
 pub mod hours;
 pub mod input;
 pub mod reading;

@@ -31,6 +31,14 @@ pub(crate) struct Observed {
     pub(crate) flags: FlagSet,
 }
 
+/// Whoever is told what was seen, piece by piece.
+pub(crate) trait Listen {
+    /// A sample, split between `pods`, speaks for the stretch.
+    fn cover(&mut self, cover: &Cover, pods: u32, stretch: Stretch, replicas: u32);
+    /// Nothing does, for a cause.
+    fn miss(&mut self, cause: Cause, from: i64, to: i64, ids: u32);
+}
+
 /// Everything that speaks about one device.
 pub(crate) struct Witness<'a> {
     pub(crate) world: &'a DeviceWorld<'a>,
@@ -54,6 +62,12 @@ impl<'a> Witness<'a> {
     /// What was seen of `owner` during `stretches`.
     pub(crate) fn observe(&self, owner: usize, stretches: &[Stretch]) -> Result<Observed, TooFine> {
         let mut seen = Seen::default();
+        self.tell(owner, stretches, &mut seen);
+        seen.finish(self.world)
+    }
+
+    /// Tells `seen` what was seen of `owner` during `stretches`, in order of time.
+    pub(crate) fn tell(&self, owner: usize, stretches: &[Stretch], seen: &mut impl Listen) {
         let runs = &self.world.owners[owner].runs;
         for stretch in stretches {
             if self.world.device.telemetry == Telemetry::None {
@@ -72,13 +86,13 @@ impl<'a> Witness<'a> {
                         if span::holding(runs, cover.at).is_some() {
                             seen.cover(cover, pods, Stretch { from, to, ..*stretch }, self.world.replicas.get());
                         } else {
-                            self.unseen(&mut seen, Stretch { from, to, ..*stretch }, known_from, Some(cover.at));
+                            self.unseen(seen, Stretch { from, to, ..*stretch }, known_from, Some(cover.at));
                         }
                         to
                     }
                     _ => {
                         let to = next_at.min(stretch.to);
-                        self.unseen(&mut seen, Stretch { from, to, ..*stretch }, known_from, last.map(|(cover, _)| cover.at));
+                        self.unseen(seen, Stretch { from, to, ..*stretch }, known_from, last.map(|(cover, _)| cover.at));
                         to
                     }
                 };
@@ -88,11 +102,10 @@ impl<'a> Witness<'a> {
                 }
             }
         }
-        seen.finish(self.world)
     }
 
     /// Names the causes of a stretch without a record of the device in it, `last` being the one before it.
-    fn unseen(&self, seen: &mut Seen, stretch: Stretch, known_from: i64, last: Option<i64>) {
+    fn unseen(&self, seen: &mut impl Listen, stretch: Stretch, known_from: i64, last: Option<i64>) {
         let Stretch { mut from, to, ids } = stretch;
         let horizon_end = |at: i64| at.saturating_add(self.horizon_ms);
         if last.is_none_or(|last| last < known_from) {
@@ -167,7 +180,7 @@ impl BySplit {
     }
 }
 
-impl Seen {
+impl Listen for Seen {
     fn miss(&mut self, cause: Cause, from: i64, to: i64, ids: u32) {
         for tier in &mut self.tiers {
             tier.unseen[cause as usize] += i64::from(ids) * (to - from);
@@ -201,7 +214,9 @@ impl Seen {
             }
         }
     }
+}
 
+impl Seen {
     fn finish(self, world: &DeviceWorld<'_>) -> Result<Observed, TooFine> {
         // A profiler that reads exactly 0 all the time while GPU_UTIL says otherwise saw nothing.
         let stuck = self.covered_ms > 0 && !self.loud && 2 * self.hot_ms >= self.covered_ms;

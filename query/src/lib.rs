@@ -6,11 +6,15 @@
 //! every table ──DataFusion──> sql
 //! ```
 //!
-//! Modules in reading order: [`sql`], [`job`], [`report`], [`check`], [`truth`], [`show`].
+//! Modules in reading order: [`sql`], [`account`], [`job`], [`live`], [`report`], [`check`], [`truth`], [`proof`], [`why`], [`show`].
 
+pub mod account;
 pub mod check;
 pub mod job;
+pub mod live;
+pub mod proof;
 pub mod report;
 pub mod show;
 pub mod sql;
 pub mod truth;
+pub mod why;

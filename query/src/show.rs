@@ -1,7 +1,7 @@
 //! Rows as text: a table for people, or CSV or JSON lines for programs.
 
 use datafusion::arrow::{
-    array::RecordBatch,
+    array::{Array, AsArray, RecordBatch},
     csv,
     error::ArrowError,
     json::{LineDelimitedWriter, WriterBuilder, writer::LineDelimited},
@@ -42,6 +42,12 @@ pub fn text(batches: &[RecordBatch], format: Format) -> Result<String, ArrowErro
             into_text(bytes)
         }
     }
+}
+
+/// The text in a column of a batch; none where it is null, or the column is not there or not text.
+pub(crate) fn text_at<'a>(batch: &'a RecordBatch, column: &str, row: usize) -> Option<&'a str> {
+    let texts = batch.column_by_name(column)?.as_string_opt::<i32>()?;
+    texts.is_valid(row).then(|| texts.value(row))
 }
 
 /// Longest cell of a table for people, in characters.

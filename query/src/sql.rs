@@ -2,8 +2,9 @@
 //!
 //! Every table of the lake is there, empty where nothing was written yet, with its columns and the folder's `date` and
 //! `hour`. Tables of samples read both trees: closed hours, and beyond the watermark what the sink has published since, of
-//! which exact repeats are dropped only when the hour closes. Tables of intervals and hours are made by closing, so they reach
-//! up to the watermark.
+//! which exact repeats are dropped only when the hour closes. Hour rows do likewise: those of closed hours are read, those of
+//! open ones computed now ([`crate::live`]) and flagged `open_hour`. Tables of intervals are made by closing, so they reach up to
+//! the watermark.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -32,6 +33,8 @@ use schemas::{
 };
 use tokio_stream::StreamExt;
 
+use crate::{account::AccountError, live};
+
 /// Memory that one query may work in.
 const MAX_WORK_BYTES: usize = 2 << 30;
 /// Largest result that is held to be printed.
@@ -41,6 +44,8 @@ const MAX_RESULT_BYTES: usize = 256 << 20;
 const MAX_LIVE_ROWS: usize = 2_000_000;
 /// Tables whose rows stand in the hot tree as they do in the closed one.
 const LIVE: [&str; 4] = ["gpu_samples", "extra_samples", "scrapes", "rejects"];
+/// Tables whose rows of open hours are computed, when a statement names them.
+const COMPUTED: [&str; 2] = ["gpu_hours", "device_hours"];
 
 /// What stopped a query.
 #[derive(Debug, thiserror::Error)]
@@ -54,6 +59,9 @@ pub enum SqlError {
     /// More rows beyond the watermark than a session reads.
     #[error("table {0} has over {MAX_LIVE_ROWS} rows in hours that are not closed; let the sink close them first")]
     TooMuchLive(&'static str),
+    /// Hours that are not closed could not be computed.
+    #[error(transparent)]
+    Live(#[from] AccountError),
     /// The engine refused or failed.
     #[error("the query failed: {0}")]
     Query(Box<DataFusionError>),
@@ -96,6 +104,7 @@ impl Session {
     /// Runs one SELECT (or SHOW, EXPLAIN); statements that write are refused.
     pub async fn rows(&self, sql: &str) -> Result<Vec<RecordBatch>, SqlError> {
         let read_only = SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);
+        self.add_open_hours(sql)?;
         let collected = async {
             let frame = self.context.sql_with_options(sql, read_only).await?;
             let schema = Arc::new(frame.schema().as_arrow().clone());
@@ -121,6 +130,29 @@ impl Session {
             Ok(batches) => Ok(batches),
             Err(error) => Err(self.damaged_file().map_or_else(|| error.into(), SqlError::from)),
         }
+    }
+
+    /// Puts the rows of open hours beside those of closed ones, where `sql` may ask for them.
+    fn add_open_hours(&self, sql: &str) -> Result<(), SqlError> {
+        let asked: Vec<&str> = COMPUTED.into_iter().filter(|name| sql.to_lowercase().contains(name)).collect();
+        if asked.is_empty() {
+            return Ok(());
+        }
+        let hours = live::hours(&self.lake, None)?;
+        for name in asked {
+            let table = tables::get(name);
+            let batches = hours.iter().flat_map(|hour| if name == "gpu_hours" { &hour.rows } else { &hour.capacities });
+            let batches = batches.map(|batch| foldered(table, batch)).collect::<Result<Vec<_>, _>>()?;
+            if batches.iter().all(|batch| batch.num_rows() == 0) {
+                continue;
+            }
+            let open = Arc::new(MemTable::try_new(with_folders(table), vec![batches])?);
+            let closed = provider(&self.lake, table)?;
+            let both = self.context.read_table(closed)?.union(self.context.read_table(open)?)?.into_view();
+            self.context.deregister_table(name)?;
+            self.context.register_table(name, both)?;
+        }
+        Ok(())
     }
 
     /// The engine does not say which file it choked on; we look.
@@ -156,6 +188,16 @@ fn with_folders(table: &'static Table) -> Arc<Schema> {
     Arc::new(Schema::new(table.schema().fields().iter().map(|f| f.as_ref().clone()).chain(folders).collect::<Vec<_>>()))
 }
 
+/// A batch of the table with the folder that each row would lie in.
+fn foldered(table: &'static Table, batch: &RecordBatch) -> Result<RecordBatch, DataFusionError> {
+    let times = batch.column(table.index(table.time).unwrap_or(0)).as_primitive::<TimestampMicrosecondType>();
+    let folders = times.iter().map(|at| Timestamp::from_micros(at.unwrap_or(0)).date_hour());
+    let (dates, hours): (Vec<String>, Vec<String>) = folders.unzip();
+    let mut columns = batch.columns().to_vec();
+    columns.extend([Arc::new(StringArray::from(dates)) as ArrayRef, Arc::new(StringArray::from(hours))]);
+    Ok(RecordBatch::try_new(with_folders(table), columns)?)
+}
+
 /// Rows of hours that are not closed yet, from the hot tree; none where there are none.
 fn live(lake: &Lake, table: &'static Table) -> Result<Option<Arc<dyn TableProvider>>, SqlError> {
     if !LIVE.contains(&table.name) {
@@ -171,12 +213,7 @@ fn live(lake: &Lake, table: &'static Table) -> Result<Option<Arc<dyn TableProvid
         for batch in lake::read::rows(table, &file.path, None)? {
             let Some(times) = batch.column(place).as_primitive_opt::<TimestampMicrosecondType>() else { continue };
             let keep: BooleanArray = times.iter().map(|at| Some(at.is_some_and(|at| at >= from))).collect();
-            let folders = times.iter().map(|at| Timestamp::from_micros(at.unwrap_or(0)).date_hour());
-            let (dates, hours): (Vec<String>, Vec<String>) = folders.unzip();
-            let mut columns = batch.columns().to_vec();
-            columns.extend([Arc::new(StringArray::from(dates)) as ArrayRef, Arc::new(StringArray::from(hours))]);
-            let whole = RecordBatch::try_new(with_folders(table), columns).map_err(DataFusionError::from)?;
-            let live = filter_record_batch(&whole, &keep).map_err(DataFusionError::from)?;
+            let live = filter_record_batch(&foldered(table, &batch)?, &keep).map_err(DataFusionError::from)?;
             rows += live.num_rows();
             if rows > MAX_LIVE_ROWS {
                 return Err(SqlError::TooMuchLive(table.name));

@@ -82,15 +82,20 @@ struct Book {
     unobserved: [i64; 3],
 }
 
-/// Compares the hours that both tables have.
+/// Compares the hours that both tables have, of the clusters that the truth knows.
 pub fn compare(lake: &Lake) -> Result<Comparison, LakeError> {
     let (ledger, truth) = (tables::get("gpu_hours"), tables::get("truth_gpu_hours"));
     let hours: BTreeSet<_> = lake.closed_files(truth, None)?.iter().map(|file| file.key.hour).collect();
     let (mut ours, mut theirs) = (Book::default(), Book::default());
-    for (table, book) in [(ledger, &mut ours), (truth, &mut theirs)] {
+    let mut clusters: BTreeSet<String> = BTreeSet::new();
+    for (table, book) in [(truth, &mut theirs), (ledger, &mut ours)] {
         for file in lake.closed_files(table, None)?.iter().filter(|file| hours.contains(&file.key.hour)) {
             for batch in read::rows(table, &file.path, Some(&columns(table)))? {
-                book.add(&batch);
+                if table.name == truth.name {
+                    let found = batch.column(CLUSTER).as_string_opt::<i32>().into_iter().flatten().flatten();
+                    clusters.extend(found.map(str::to_owned));
+                }
+                book.add(&batch, &clusters);
             }
         }
     }
@@ -135,7 +140,9 @@ pub fn compare(lake: &Lake) -> Result<Comparison, LakeError> {
     Ok(comparison)
 }
 
-const FIXED: [&str; 4] = ["device", "kind", "pod_uid", "ms"];
+const FIXED: [&str; 5] = ["device", "kind", "pod_uid", "ms", "cluster"];
+/// Place of the cluster among them.
+const CLUSTER: usize = 4;
 
 fn columns(table: &'static Table) -> Vec<&'static str> {
     let mut names = FIXED.to_vec();
@@ -148,7 +155,7 @@ fn columns(table: &'static Table) -> Vec<&'static str> {
 }
 
 impl Book {
-    fn add(&mut self, batch: &RecordBatch) {
+    fn add(&mut self, batch: &RecordBatch, clusters: &BTreeSet<String>) {
         let text = |place: usize, row: usize| {
             batch.column(place).as_string_opt::<i32>().filter(|c| c.is_valid(row)).map(|c| c.value(row).to_owned())
         };
@@ -157,7 +164,9 @@ impl Book {
         };
         let per_tier = 1 + Cause::ALL.len();
         for row in 0..batch.num_rows() {
-            if text(1, row).as_deref().and_then(RowKind::from_text) != Some(RowKind::Owner) {
+            if text(1, row).as_deref().and_then(RowKind::from_text) != Some(RowKind::Owner)
+                || text(CLUSTER, row).is_none_or(|cluster| !clusters.contains(&cluster))
+            {
                 continue;
             }
             let (owner, ms) = (text(2, row).unwrap_or_default(), int(3, row));

@@ -249,7 +249,7 @@ fn interval_columns() -> Vec<Column> {
     }
 }
 
-fn allocations() -> Table {
+fn allocations_columns() -> Vec<Column> {
     let mut columns = columns! {
         1 cluster Text ! "cluster"
         2 node Text ! "node; `unplaced` where an import does not say"
@@ -278,12 +278,29 @@ fn allocations() -> Table {
     };
     columns.extend(interval_columns());
     columns.extend(log_columns(97));
+    columns
+}
+
+fn allocations() -> Table {
     table(
         "allocations",
         "Holdings: one row per holding and hour that it overlaps. Source api: by number, from the scheduler's book; podres: \
          which device, from the kubelet.",
         &["cluster", "node", "source", "holding_id", "from_at"],
         "from_at",
+        allocations_columns(),
+    )
+}
+
+fn carried_allocations() -> Table {
+    let mut columns = allocations_columns();
+    columns.push(col(200, "hour_start", Type::Time, false, "start of the UTC hour that hands the holding on"));
+    table(
+        "carried_allocations",
+        "Memory of the hours job, for no one else: holdings that have ended and still matter to the hours after this one, as \
+         they cut or name one that goes on.",
+        &["cluster", "node", "source", "holding_id", "from_at"],
+        "hour_start",
         columns,
     )
 }
@@ -459,6 +476,7 @@ static TABLES: LazyLock<Vec<Table>> = LazyLock::new(|| {
         extra_samples(),
         scrapes(),
         allocations(),
+        carried_allocations(),
         demand(),
         nodes(),
         reservations(),

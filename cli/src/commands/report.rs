@@ -4,7 +4,7 @@ use std::io::Write;
 
 use clap::{Args, ValueEnum};
 use query::report::{Dimension, ReportError, Request};
-use schemas::status::Tier;
+use schemas::{Window, calendar::Zone, status::Tier};
 
 use crate::{
     commands::{FormatOption, LakeOption, WindowOption},
@@ -37,33 +37,75 @@ impl From<TierOption> for Tier {
 #[command(after_help = "Examples:
   strandline report --lake /tmp/lake --by team
   strandline report --lake /tmp/lake --by team,product,day --from 2026-03-02 --to 2026-03-09 --tier effective
+  strandline report --lake /tmp/lake --by team --month 2026-03 --tz Europe/Berlin --top 10 --min-coverage 50
   strandline report --lake /tmp/lake --by node,hour --format csv
 
 capacity = allocated + free + unavailable, and allocated = utilized + stranded + unobserved, to the millisecond.
-Coverage is the share of the allocated time that somebody saw.")]
+used % is utilized / (utilized + stranded): every GPU-hour alike, and beside it every job (workload, else pod) alike.
+Coverage is the share of the allocated time that somebody saw; no other percentage is worth more than it.
+Hours that are not closed yet are computed as they stand. Where a bound or a zone cuts a UTC hour, its parts are computed
+anew from samples and holdings.")]
 pub struct Options {
     #[command(flatten)]
     lake: LakeOption,
-    /// Group by: cluster, node, region, provider, product, purchase_option, namespace, pod, workload, queue, team, hour, day, month
+    /// Group by: cluster, node, region, provider, product, profile, purchase_option, namespace, pod, workload, queue, team,
+    /// hour, day, week, month
     #[arg(long, env = "STRANDLINE_BY", default_value = "team", value_name = "LIST")]
     by: String,
     #[command(flatten)]
     window: WindowOption,
+    /// A whole month, such as 2026-03, in the zone of --tz
+    #[arg(long, env = "STRANDLINE_MONTH", value_name = "YYYY-MM", conflicts_with_all = ["from", "to"])]
+    month: Option<String>,
+    /// Time zone of hours, days, weeks and months, such as Asia/Kolkata
+    #[arg(long, env = "STRANDLINE_TZ", value_name = "ZONE", default_value = "UTC")]
+    tz: String,
     /// What "utilized" means
     #[arg(long, env = "STRANDLINE_TIER", value_enum, default_value = "sm")]
     tier: TierOption,
+    /// Print only the N groups with the most allocated time, and the others as one line
+    #[arg(long, env = "STRANDLINE_TOP", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    top: Option<u32>,
+    /// Do not print what was seen of groups that were seen less than this share of their time
+    #[arg(long, env = "STRANDLINE_MIN_COVERAGE", value_name = "PERCENT", value_parser = percent)]
+    min_coverage: Option<f64>,
     /// How to print the rows
     #[arg(long, env = "STRANDLINE_FORMAT", value_enum, default_value = "table")]
     format: FormatOption,
 }
 
+fn percent(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(percent) if (0.0..=100.0).contains(&percent) => Ok(percent),
+        _ => Err("give a number from 0 to 100".into()),
+    }
+}
+
 /// Runs the command.
 pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), Failure> {
     let by = Dimension::parse_list(&options.by).map_err(|error| Failure::usage(error.to_string()))?;
-    let request = Request { by, window: options.window.window()?, tier: options.tier.into() };
+    let unknown = |error: schemas::calendar::CalendarError| Failure::usage(error.to_string());
+    let zone = Zone::parse(&options.tz).map_err(unknown)?;
+    let window = match &options.month {
+        Some(month) => {
+            let (from, to) = zone.month(month).map_err(unknown)?;
+            Some(Window::new(from, to).map_err(|error| Failure::usage(error.to_string()))?)
+        }
+        None => options.window.in_zone(&zone)?,
+    };
+    let request = Request {
+        by,
+        window,
+        tier: options.tier.into(),
+        zone: (options.tz != "UTC").then(|| options.tz.clone()),
+        top: options.top.map(|top| top as usize),
+        min_coverage: options.min_coverage,
+    };
     let report = query::report::report(&options.lake.open()?, &request).map_err(|error| match error {
-        ReportError::InsideHour(..) => Failure::usage(error.to_string()),
-        ReportError::Lake(_) | ReportError::NoRows(_) | ReportError::BadRow { .. } => Failure::failed(error),
+        ReportError::Calendar(_) | ReportError::CannotCut { .. } => Failure::usage(error.to_string()),
+        ReportError::Lake(_) | ReportError::Account(_) | ReportError::NoRows(_) | ReportError::BadRow { .. } => {
+            Failure::failed(error)
+        }
     })?;
     out.write_all(report.text(options.format.into()).as_bytes()).map_err(Failure::output)
 }

@@ -39,6 +39,8 @@ struct Interval {
     known_to: Timestamp,
     observed: (Timestamp, i64),
     end: Option<Timestamp>,
+    /// Who told the last state.
+    source: Text,
     labels: Labels,
 }
 
@@ -70,6 +72,22 @@ impl Inventory {
         self.node.is_empty() && self.devices.is_empty()
     }
 
+    /// What the last state of each source told as lasting lasts until `at`, where that state is at most `patience_ms` older:
+    /// a state lists all that the source knows, so what an earlier one had and it has not is over.
+    pub(super) fn lasting_until(&mut self, at: Timestamp, patience_ms: i64) {
+        let mut last: BTreeMap<Text, (Timestamp, i64)> = BTreeMap::new();
+        for interval in [&self.node, &self.devices, &self.unavailable].into_iter().flat_map(BTreeMap::values) {
+            let of_source = last.entry(interval.source.clone()).or_insert(interval.observed);
+            *of_source = interval.observed.max(*of_source);
+        }
+        for interval in [&mut self.node, &mut self.devices, &mut self.unavailable].into_iter().flat_map(BTreeMap::values_mut) {
+            let newest = last.get(&interval.source) == Some(&interval.observed);
+            if newest && interval.end.is_none() && interval.observed.0.plus_ms(patience_ms) >= at {
+                interval.known_to = interval.known_to.max(at);
+            }
+        }
+    }
+
     /// What one device asked by number weighs where nobody says it: a whole GPU, or one replica of a shared one.
     pub(super) fn unit(&self) -> Ratio {
         let of_devices = || self.devices.values().filter_map(|device| device.labels.replicas).max();
@@ -89,8 +107,8 @@ pub(super) fn add(facts: &mut Facts, batch: &RecordBatch) -> Result<(), BatchErr
     let (weight_nums, weight_dens) = (columns.ints("weight_num")?, columns.ints("weight_den")?);
     let to = columns.times("to_at")?;
     let (begins, ends) = (columns.times("interval_from")?, columns.times("interval_to")?);
-    let (observed_at, revisions) = (columns.times("observed_at")?, columns.ints("revision")?);
-    let (mut cluster, mut node) = (Shared::default(), Shared::default());
+    let (observed_at, revisions, sources) = (columns.times("observed_at")?, columns.ints("revision")?, columns.texts("source")?);
+    let (mut cluster, mut node, mut source) = (Shared::default(), Shared::default(), Shared::default());
     for row in 0..batch.num_rows() {
         let inventory = &mut facts.node(&cluster.of(clusters.must(row)?), &node.of(nodes.must(row)?)).inventory;
         let given = |texts: &super::columns::Texts| texts.get(row).filter(|text| !text.is_empty()).map(Text::from);
@@ -113,17 +131,19 @@ pub(super) fn add(facts: &mut Facts, batch: &RecordBatch) -> Result<(), BatchErr
             no_telemetry: telemetry.get(row) == Some("none"),
         };
         let (begin, known_to) = (begins.must(row)?, to.must(row)?);
+        let teller = source.of(sources.get(row).unwrap_or(""));
         let state = ((observed_at.must(row)?, revisions.get(row).unwrap_or(0)), ends.get(row), labels);
         match intervals.entry((given(&devices), given(&reasons), begin)) {
             Entry::Vacant(free) => {
                 let (observed, end, labels) = state;
-                free.insert(Interval { begin, known_to, observed, end, labels });
+                free.insert(Interval { begin, known_to, observed, end, source: teller, labels });
             }
             Entry::Occupied(known) => {
                 let known = known.into_mut();
                 known.known_to = known.known_to.max(known_to);
                 if (known.observed, known.end, &known.labels) < (state.0, state.1, &state.2) {
                     (known.observed, known.end, known.labels) = state;
+                    known.source = teller;
                 }
             }
         }

@@ -69,7 +69,7 @@ fn a_later_import_adds_to_what_is_there_in_any_order() {
     place.imported("allocations", "pod,bound,ended\na,36000,39600\n");
     place.imported("allocations", "pod,bound,ended\nb,0,5400\n");
     place.imported("allocations", "pod,bound,ended\nc,72000,75600\n");
-    let expected = ["default/b,,1.500000", "default/a,,1.000000", "default/c,,1.000000"];
+    let expected = ["default/b,,5400000", "default/a,,3600000", "default/c,,3600000"];
     let mut expected: Vec<String> = expected.map(str::to_owned).to_vec();
     expected.sort();
     assert_eq!(place.report("pod"), expected);
@@ -78,9 +78,9 @@ fn a_later_import_adds_to_what_is_there_in_any_order() {
     let again = succeeds(&["hours", "--lake", &place.lake()]);
     assert!(again.starts_with("0 hours computed"), "{again}");
     place.imported("allocations", "pod,bound,ended\na,36000,37800\n");
-    assert_eq!(place.report("pod")[0], "default/a,,0.500000");
+    assert_eq!(place.report("pod")[0], "default/a,,1800000");
     place.imported("allocations", "pod,bound,ended\na,36000,43200\n");
-    assert_eq!(place.report("pod")[0], "default/a,,2.000000");
+    assert_eq!(place.report("pod")[0], "default/a,,7200000");
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn devices_of_a_node_may_come_in_two_tables() {
     let place = Place::new();
     place.imported("devices", "node,device,from,to,product\nn,GPU-a,3600,7200,H100\n");
     place.imported("devices", "node,device,from,to\nn,GPU-b,0,7200\n");
-    assert_eq!(place.report("node"), ["n,3.000000,0.000000"]);
+    assert_eq!(place.report("node"), ["n,10800000,0"]);
     let text = succeeds(&[
         "sql",
         "--lake",
@@ -109,7 +109,7 @@ fn pages_imported_later_leave_the_inventory_of_the_earlier_ones() {
         place.imported("scrapes", &format!("at,node,file\n{rows}"));
     }
     assert_eq!(place.report("node,hour").len(), 3);
-    assert_eq!(place.report("node"), ["n,3.000000,0.000000"]);
+    assert_eq!(place.report("node"), ["n,10800000,0"]);
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn an_import_goes_into_a_lake_that_a_demo_made() {
     place.imported("allocations", "pod,bound,ended\na,2026-03-02T00:00:00Z,2026-03-02T01:00:00Z\n");
     let after = place.report("cluster");
     assert_eq!(after.len(), before.len() + 1);
-    assert!(after.contains(&"imported,,1.000000".to_owned()), "{after:?}");
+    assert!(after.contains(&"imported,,3600000".to_owned()), "{after:?}");
     assert!(before.iter().all(|line| after.contains(line)), "{before:?} {after:?}");
 }
 
@@ -131,7 +131,7 @@ fn one_wrong_time_does_not_cost_the_good_rows() {
     let table = "pod,bound,ended\na,0,3600\nend,9999-12-30T00:00:00Z,\nyear1,0001-01-01T00:00:00Z,3600\nneg,-1,3600\nmax,9223372036854775807,\n";
     let out = place.imported("allocations", table);
     assert!(out.contains("1 holdings imported") && out.contains("4 lines of"), "{out}");
-    assert_eq!(place.report("pod"), ["default/a,,1.000000"]);
+    assert_eq!(place.report("pod"), ["default/a,,3600000"]);
     // Times that each may be, but not together: refused as a whole, for hours in between would be lost or without end.
     let far = place.import("allocations", "pod,bound,ended\na,0,3600\nb,2023-01-01T00:00:00Z,2023-01-01T01:00:00Z\n", &[]);
     fails(&far, 1, &["more than ten years", "1970-01-01", "2023-01-01"]);
@@ -148,7 +148,7 @@ fn names_that_cannot_be_are_kept_out_and_the_rest_goes_on() {
     );
     let out = place.imported("allocations", &table);
     assert!(out.contains("1 holdings imported") && out.contains("6 lines of"), "{out}");
-    assert_eq!(place.report("pod"), ["default/good,,1.000000"]);
+    assert_eq!(place.report("pod"), ["default/good,,3600000"]);
     for bad in ["", "a/b"] {
         fails(&place.import("allocations", "pod,bound\na,0\n", &["--cluster", bad]), 2, &["cluster"]);
     }
@@ -174,7 +174,7 @@ fn a_weight_may_be_a_fraction() {
         "node,device,from,to,weight\nn,GPU-a/1,0,3600,3/7\nn,GPU-a/2,0,3600,4/7\nn,GPU-b/1,0,3600,8/7\nn,GPU-c/1,0,3600,1/0\n";
     let out = place.imported("devices", devices);
     assert!(out.contains("2 devices on 1 nodes imported") && out.contains("2 lines of"), "{out}");
-    assert_eq!(place.report("node"), ["n,1.000000,0.000000"]);
+    assert_eq!(place.report("node"), ["n,3600000,0"]);
 }
 
 #[test]
@@ -221,10 +221,14 @@ fn a_page_made_to_be_slow_costs_what_it_is_long() {
         let labels = if n % 2 == 0 { &names } else { &backwards };
         page += &format!("DCGM_FI_DEV_GPU_UTIL{{UUID=\"GPU-a\",{},z=\"{}\"}} {}\n", labels.join(","), n / 2, n % 2);
     }
-    let begun = Instant::now();
-    let read = ingest::page::read(page.as_bytes(), None, &ingest::page::Options::default()).unwrap();
-    // It took 7 seconds; in order, the same page takes a tenth of one.
-    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+    let timed = |page: &str| {
+        let begun = Instant::now();
+        (ingest::page::read(page.as_bytes(), None, &ingest::page::Options::default()).unwrap(), begun.elapsed())
+    };
+    // It once took seventy times as long as the same page in order, which is measured beside it: a busy machine slows both.
+    let (_, in_order) = timed(&page.replace(&backwards.join(","), &names.join(",")));
+    let (read, took) = timed(&page);
+    assert!(took < 35 * in_order + Duration::from_secs(1), "{took:?} against {in_order:?}");
     assert_eq!(read.counts.series, 2000);
     assert!(read.counts.duplicate_series >= 60, "label order makes no other series: {}", read.counts.duplicate_series);
     assert_eq!(read.counts.duplicate_series, read.counts.conflicting_duplicates);

@@ -37,7 +37,7 @@ pub fn all(
         grouped(summary.rows),
         took.as_secs_f64(),
     ))?;
-    let request = Request { by: vec![Dimension::Team, Dimension::Product], window: None, tier: Tier::Sm };
+    let request = Request { by: vec![Dimension::Team, Dimension::Product], ..Request::of(Tier::Sm) };
     line(report(lake, &request).map_err(Failure::failed)?.text(Format::Table))?;
     let verdict = query::check::check(lake, None).map_err(Failure::failed)?;
     line(format!("\ncheck: {}", check::as_text(&verdict)))?;

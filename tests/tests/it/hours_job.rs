@@ -1,0 +1,280 @@
+//! The hours job: hour by hour it says what the ledger says of everything at once, and it does nothing twice.
+
+use std::{collections::BTreeMap, fs, path::Path};
+
+use arrow::array::{AsArray, RecordBatch};
+use lake::{ClosedKey, Lake, Watermark, read};
+use ledger::batch::{Facts, Source, hour_rows};
+use schemas::{HOUR_MS, Timestamp, Window, tables};
+
+use crate::command::{strandline, succeeds, tree_text};
+
+/// Lines of rows as a text each, without the named columns, sorted.
+fn lines(batches: &[RecordBatch], without: &[&str]) -> Vec<String> {
+    let mut lines = Vec::new();
+    for batch in batches {
+        let keep: Vec<usize> =
+            (0..batch.num_columns()).filter(|i| !without.contains(&batch.schema().field(*i).name().as_str())).collect();
+        let batch = batch.project(&keep).unwrap();
+        let text = arrow::util::pretty::pretty_format_batches(&[batch]).unwrap().to_string();
+        lines.extend(
+            text.lines()
+                .skip(3)
+                .filter(|line| !line.starts_with('+'))
+                .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")),
+        );
+    }
+    lines.sort();
+    lines
+}
+
+fn rows(lake: &Lake, table: &'static str) -> Vec<RecordBatch> {
+    let table = tables::get(table);
+    let files = lake.closed_files(table, None).unwrap();
+    files.iter().flat_map(|file| read::rows(table, &file.path, None).unwrap()).collect()
+}
+
+/// A lake of the small fleet with its faults, hours done.
+fn demo(folder: &Path, hours: &str, seed: &str) -> Lake {
+    let root = folder.join("lake");
+    let fleet = tree_text("kwok-fleet/fleets/small.yaml");
+    succeeds(&["demo", "--fleet", &fleet, "--hours", hours, "--seed", seed, "--keep", root.to_str().unwrap()]);
+    Lake::open(&root).unwrap()
+}
+
+#[test]
+fn hour_by_hour_is_what_everything_at_once_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let lake = demo(folder.path(), "5", "77");
+    let mut facts = Facts::default();
+    let inputs = [
+        ("gpu_samples", Source::GpuSamples),
+        ("scrapes", Source::Scrapes),
+        ("allocations", Source::Allocations),
+        ("nodes", Source::Nodes),
+    ];
+    for (table, source) in inputs {
+        rows(&lake, table).iter().for_each(|batch| facts.add(source, batch).unwrap());
+    }
+    let begin = lake.watermark().unwrap().unwrap().from;
+    let window = Window::new(begin, begin.plus_ms(5 * HOUR_MS)).unwrap();
+    let at_once: Vec<RecordBatch> = facts
+        .into_nodes()
+        .iter()
+        .map(|node| hour_rows(&node.cluster, &ledger::hours(&node.inputs, window).unwrap()).unwrap())
+        .collect();
+    let (by_hour, at_once) = (lines(&rows(&lake, "gpu_hours"), &[]), lines(&at_once, &[]));
+    assert!(by_hour.len() > 50, "{} rows", by_hour.len());
+    assert_eq!(by_hour, at_once);
+}
+
+#[test]
+fn hours_that_are_not_closed_are_answered_as_they_will_be_when_they_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let lake = demo(folder.path(), "4", "78");
+    let root = lake.root().to_str().unwrap().to_owned();
+    let from = lake.watermark().unwrap().unwrap().from;
+    let open = from.plus_ms(2 * HOUR_MS);
+    let columns = "hour_start, g.cluster, node, device, kind, reason, pod_uid, ms, sm_utilized_ms, sm_stranded_ms, energy_mj, fb_used_mib_ms";
+    let third =
+        format!("SELECT {columns} FROM gpu_hours g WHERE hour = '02' ORDER BY g.cluster, node, device, kind, reason, pod_uid");
+    let ask = |sql: &str| succeeds(&["sql", "--lake", &root, "--format", "csv", sql]);
+    let closed = ask(&third);
+    assert!(closed.lines().count() > 6);
+    let total = ask("SELECT SUM(ms), COUNT(DISTINCT hour_start) FROM gpu_hours WHERE hour < '03'");
+    // As if the last two hours had not been closed yet.
+    for table in tables::all() {
+        for hour in [2, 3] {
+            lake.remove_closed(table, ClosedKey { hour: from.plus_ms(hour * HOUR_MS), shard: 0 }).unwrap();
+        }
+    }
+    lake.set_watermark(Watermark { from, closed_to: open }).unwrap();
+    assert_eq!(ask(&third), closed, "an open hour, whole and live, is what it becomes");
+    assert_eq!(ask("SELECT SUM(ms), COUNT(DISTINCT hour_start) FROM gpu_hours WHERE hour < '03'"), total, "one view of both");
+    let flags = ask("SELECT DISTINCT hour FROM gpu_hours WHERE flags LIKE '%open_hour%' ORDER BY hour");
+    assert_eq!(flags, "hour\n02\n03\n");
+    let capacity = ask("SELECT SUM(capacity_ms) FROM device_hours WHERE hour = '02'");
+    assert_eq!(capacity.lines().last().unwrap(), (6 * HOUR_MS).to_string());
+    let report = succeeds(&["report", "--lake", &root, "--by", "hour"]);
+    assert!(report.contains("2 hours are not closed yet and known up to"), "{report}");
+    // The last one is known to its newest scrape, and no further.
+    let last = ask("SELECT SUM(ms) FROM gpu_hours WHERE hour = '03'");
+    let last: i64 = last.lines().last().unwrap().parse().unwrap();
+    assert!(last > 6 * (HOUR_MS - 60_000) && last < 6 * HOUR_MS, "{last}");
+    let device =
+        ask("SELECT device FROM gpu_hours WHERE kind = 'owner' AND device IS NOT NULL AND hour = '02' ORDER BY device LIMIT 1");
+    let at = open.plus_ms(600_000).to_string();
+    let why = succeeds(&["why", "--lake", &root, "--device", device.lines().last().unwrap(), "--at", &at]);
+    assert!(why.contains("an hour that is not closed yet"), "{why}");
+}
+
+const PODS: &str = "pod,namespace,node,device,bound,ended\n";
+
+fn import(lake: &str, folder: &Path, rows: &str) {
+    let file = folder.join("pods.csv");
+    fs::write(&file, format!("{PODS}{rows}")).unwrap();
+    let maps = ["pod=pod", "namespace=namespace", "node=node", "device=device", "bound=bound", "ended=ended"];
+    let mut line = vec!["import", "allocations", file.to_str().unwrap(), "--lake", lake];
+    maps.iter().for_each(|map| line.extend(["--map", map]));
+    succeeds(&line);
+}
+
+#[test]
+fn a_late_row_does_again_the_hours_that_it_changes_and_no_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join("lake").to_str().unwrap().to_owned();
+    import(
+        &root,
+        folder.path(),
+        "a,ns,n1,GPU-1,2026-03-02T00:10:00Z,2026-03-02T05:30:00Z\nb,ns,n1,GPU-2,2026-03-02T03:00:00Z,2026-03-02T05:30:00Z\n",
+    );
+    let hours = || succeeds(&["hours", "--lake", &root]);
+    assert!(hours().starts_with("6 hours computed, 0 unchanged"));
+    let files = |root: &str| -> BTreeMap<String, Vec<u8>> {
+        let lake = Lake::open(Path::new(root)).unwrap();
+        let files = lake.closed_files(tables::get("gpu_hours"), None).unwrap();
+        files.iter().map(|file| (file.key.hour.to_string(), fs::read(&file.path).unwrap())).collect()
+    };
+    let before = files(&root);
+    // Another pod took GPU-1 at 02:00, and was gone at 02:20: it cuts `a` for good.
+    import(&root, folder.path(), "c,ns,n1,GPU-1,2026-03-02T02:00:00Z,2026-03-02T02:20:00Z\n");
+    assert!(hours().starts_with("4 hours computed, 2 unchanged"));
+    let after = files(&root);
+    let changed: Vec<&str> =
+        before.iter().filter(|(hour, bytes)| after[*hour] != **bytes).map(|(hour, _)| &hour[11..13]).collect();
+    assert_eq!(changed, ["02", "03", "04", "05"], "`a` ends at 02:00 in every hour after it");
+    let held = succeeds(&[
+        "sql",
+        "--lake",
+        &root,
+        "--format",
+        "csv",
+        "SELECT pod, SUM(ms) FROM gpu_hours WHERE kind = 'owner' GROUP BY pod ORDER BY pod",
+    ]);
+    assert_eq!(held, format!("pod,sum(gpu_hours.ms)\na,{}\nb,{}\nc,{}\n", 110 * 60_000, 150 * 60_000, 20 * 60_000));
+    assert!(hours().starts_with("0 hours computed, 6 unchanged"));
+    assert_eq!(files(&root), after, "nothing is written where nothing changed");
+    assert_eq!(strandline(&["check", "--lake", &root]).code, 0);
+    // Done anew for one hour, the earlier ones stand.
+    let again =
+        succeeds(&["hours", "--lake", &root, "--force", "--from", "2026-03-02T04:00:00Z", "--to", "2026-03-02T05:00:00Z"]);
+    assert!(again.starts_with("1 hours computed, 0 unchanged"), "{again}");
+    let carried = rows(&Lake::open(Path::new(&root)).unwrap(), "carried_allocations");
+    let pods: Vec<&str> =
+        carried.iter().flat_map(|b| b.column_by_name("pod").unwrap().as_string::<i32>().iter().flatten()).collect();
+    assert!(!pods.is_empty() && pods.iter().all(|pod| *pod == "c"), "{pods:?}");
+}
+
+#[test]
+fn a_zone_off_the_full_hour_is_computed_anew_and_refused_where_it_cannot_be() {
+    let folder = tempfile::tempdir().unwrap();
+    let lake = demo(folder.path(), "3", "79");
+    let root = lake.root().to_str().unwrap().to_owned();
+    let by = |zone: &str| {
+        let text = succeeds(&["report", "--lake", &root, "--by", "hour", "--tz", zone, "--format", "csv"]);
+        let sum = |place: usize| {
+            text.lines().skip(1).map(|line| line.split(',').nth(place).unwrap().parse::<i64>().unwrap()).sum::<i64>()
+        };
+        (text.lines().count() - 1, sum(1), sum(2))
+    };
+    let (utc, delhi) = (by("UTC"), by("Asia/Kolkata"));
+    assert_eq!((utc.0, delhi.0), (3, 4), "half an hour at either end");
+    assert_eq!((utc.1, utc.2), (delhi.1, delhi.2), "capacity and allocation do not depend on where hours are cut");
+    // The half hours of one pod are whole milliseconds of its holding.
+    let ran = strandline(&["report", "--lake", &root, "--tz", "Asia/Calcuta"]);
+    assert_eq!(ran.code, 2);
+    assert!(ran.message.contains("time zone `Asia/Calcuta` is not known"), "{}", ran.message);
+    // Raw rows past their retention: hour rows stand, and cannot be cut.
+    for table in ["gpu_samples", "scrapes", "allocations", "nodes"] {
+        fs::remove_dir_all(lake.root().join(table)).unwrap();
+    }
+    assert_eq!(by("UTC"), utc, "whole hours need no raw rows");
+    let ran = strandline(&[
+        "report",
+        "--lake",
+        &root,
+        "--by",
+        "day",
+        "--tz",
+        "Asia/Kolkata",
+        "--from",
+        "2026-03-01",
+        "--to",
+        "2026-03-03",
+    ]);
+    assert_eq!(ran.code, 0, "no midnight of Delhi lies inside these hours: {}", ran.message);
+    let ran = strandline(&["report", "--lake", &root, "--by", "hour", "--tz", "Asia/Kolkata"]);
+    assert_eq!(ran.code, 2);
+    assert!(
+        ran.message.contains("is cut at 2026-03-02T00:30:00.000Z") && ran.message.contains("no longer in the lake"),
+        "{}",
+        ran.message
+    );
+}
+
+#[test]
+fn the_largest_groups_stand_first_and_little_seen_ones_say_little() {
+    let folder = tempfile::tempdir().unwrap();
+    let lake = demo(folder.path(), "2", "80");
+    let root = lake.root().to_str().unwrap().to_owned();
+    let json = |extra: &[&str]| -> Vec<serde_json::Value> {
+        let line = [&["report", "--lake", &root, "--by", "pod", "--format", "json"], extra].concat();
+        succeeds(&line).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let all = json(&[]);
+    let top = json(&["--top", "2"]);
+    assert_eq!(top.len(), 3);
+    let ms = |line: &serde_json::Value| line["allocated_ms"].as_i64().unwrap();
+    assert_eq!(top[2]["others"].as_u64().unwrap() as usize, all.len() - 2);
+    assert_eq!(top.iter().map(ms).sum::<i64>(), all.iter().map(ms).sum::<i64>(), "nothing is lost in the line of the others");
+    assert!(ms(&top[0]) >= ms(&top[1]) && all.iter().all(|line| ms(line) <= ms(&top[0])));
+    for line in json(&["--min-coverage", "100"]) {
+        let seen_whole = line["unobserved_ms"] == 0;
+        assert_eq!(line["utilized_ms"].is_null(), !seen_whole, "{line}");
+        assert_eq!(line["used_percent_by_jobs"].is_null(), !seen_whole || line["jobs"] == 0, "{line}");
+        assert!(line["allocated_ms"].is_i64() && line["coverage_percent"].is_null() == (line["allocated_ms"] == 0), "{line}");
+    }
+    for bad in
+        [&["--min-coverage", "101"][..], &["--top", "0"], &["--month", "2026-3"], &["--month", "2026-03", "--from", "2026-03-02"]]
+    {
+        assert_eq!(strandline(&[&["report", "--lake", &root], bad].concat()).code, 2, "{bad:?}");
+    }
+    let month = succeeds(&["report", "--lake", &root, "--month", "2026-03", "--by", ""]);
+    assert!(month.contains("closes to the millisecond"), "{month}");
+}
+
+#[test]
+fn why_names_the_holding_the_samples_and_the_sums() {
+    let folder = tempfile::tempdir().unwrap();
+    let lake = demo(folder.path(), "2", "81");
+    let root = lake.root().to_str().unwrap().to_owned();
+    let row = succeeds(&[
+        "sql",
+        "--lake",
+        &root,
+        "--format",
+        "csv",
+        "SELECT device, namespace, pod, pod_uid, ms, sm_utilized_ms FROM gpu_hours WHERE kind = 'owner' AND device IS NOT NULL AND hour = '01' ORDER BY sm_utilized_ms DESC LIMIT 1",
+    ]);
+    let cells: Vec<&str> = row.lines().nth(1).unwrap().split(',').collect();
+    let [device, namespace, pod, uid, ms, utilized] = cells[..] else { panic!("{row}") };
+    let ask = |what: &[&str]| succeeds(&[&["why", "--lake", &root, "--at", "2026-03-02T01:20:00Z"], what].concat());
+    let text = ask(&["--device", device]);
+    for word in [device, &format!("{namespace}/{pod} (uid {uid}"), "A4", &format!("allocated {ms} = utilized {utilized} +")] {
+        assert!(text.contains(word), "{word} is not in\n{text}");
+    }
+    for name in [pod.to_owned(), format!("{namespace}/{pod}"), uid.to_owned()] {
+        assert!(ask(&["--pod", &name]).contains(device), "{name}");
+    }
+    let json: serde_json::Value = serde_json::from_str(ask(&["--device", device, "--format", "json"]).trim()).unwrap();
+    let pieces = json["pieces"].as_array().unwrap();
+    let at = |text: &serde_json::Value| text.as_str().unwrap().parse::<Timestamp>().unwrap().ms();
+    let whole: i64 = pieces.iter().map(|piece| at(&piece["to"]) - at(&piece["from"])).sum();
+    assert_eq!(whole, HOUR_MS, "the pieces tile the hour");
+    // By hand from the pieces: parts per million times milliseconds, once rounded.
+    let mine = pieces.iter().filter(|piece| piece["pod_uid"] == *uid && piece["said"] == "seen");
+    let sum: i64 =
+        mine.map(|piece| piece["tiers"]["sm_ppm"].as_i64().unwrap_or(0) * (at(&piece["to"]) - at(&piece["from"]))).sum();
+    let utilized: i64 = utilized.parse().unwrap();
+    assert!((sum - utilized * 1_000_000).abs() <= 1_000_000, "{sum} against {utilized}");
+}
