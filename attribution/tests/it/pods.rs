@@ -229,12 +229,15 @@ fn what_cannot_be_read_is_named_counted_and_kept_out() {
     let mut book = Book::new(Options::default());
     let good = pod("good", json!("1"), bound(0));
     seen(&mut book, 0, &good);
+    let most = json!({"name": "more", "resources": {"limits": {"nvidia.com/gpu": u32::MAX}}});
+    let two_containers = pod("b", json!(1), json!({"spec": {"containers": [most.clone(), most]}}));
     let deep = format!("{{\"metadata\":{}1{}}}", "[".repeat(100_000), "]".repeat(100_000));
     for (bad, field) in [
         (pod("b", json!("500m"), json!({})).to_string(), "spec.containers[0].resources.requests[nvidia.com/gpu]"),
         (pod("b", json!("-1"), json!({})).to_string(), "spec.containers[0].resources.requests[nvidia.com/gpu]"),
         (pod("b", json!("1E"), json!({})).to_string(), "spec.containers[0].resources.requests[nvidia.com/gpu]"),
         (pod("b", json!(1.5), json!({})).to_string(), "spec.containers[0].resources.requests[nvidia.com/gpu]"),
+        (two_containers.to_string(), "spec.containers: sum of nvidia.com/gpu"),
         (pod("b", json!({"x": 1}), json!({})).to_string(), "spec.containers[0].resources.requests.nvidia.com/gpu"),
         (pod("b", json!("1"), json!({"spec": {"nodeName": 7}})).to_string(), "spec.nodeName"),
         (
@@ -256,7 +259,7 @@ fn what_cannot_be_read_is_named_counted_and_kept_out() {
             assert!(error.to_string().starts_with("pod surf/b is refused: spec."), "{error}");
         }
     }
-    assert_eq!(book.counts().refused, 15);
+    assert_eq!(book.counts().refused, 16);
     assert_eq!(book.len(), 1);
     for (quantity, expected) in [(json!("1k"), 1000), (json!("2e0"), 2), (json!(3), 3), (json!("2000m"), 2)] {
         let mut book = Book::new(Options::default());
