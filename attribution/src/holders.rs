@@ -89,7 +89,7 @@ impl Default for ResourceNames {
 }
 
 impl ResourceNames {
-    fn matches(&self, name: &str) -> bool {
+    pub(crate) fn matches(&self, name: &str) -> bool {
         self.exact.iter().any(|n| n == name) || self.prefixes.iter().any(|prefix| name.starts_with(prefix.as_str()))
     }
 }

@@ -30,8 +30,10 @@ use crate::account::{self, Account, AccountError};
 /// Version of the arithmetic; a change does every hour again.
 const LEDGER_VERSION: &str = "ledger/2";
 
-/// Tables that the job writes for an hour.
-const OUTPUTS: [&str; 3] = ["carried_allocations", "device_hours", "gpu_hours"];
+/// Tables that the job always writes for an hour.
+const OUTPUTS: [&str; 2] = ["device_hours", "gpu_hours"];
+/// The one that most hours need not; the footer of `gpu_hours` names it where they do.
+const CARRIED: &str = "carried_allocations";
 
 /// How the job is run.
 #[derive(Clone, Copy, Debug, Default)]
@@ -104,9 +106,14 @@ fn one_hour(
     let Ok(window) = Window::new(hour, hour.plus_ms(HOUR_MS)) else { return Ok(()) };
     let account = account::account(&files.reach(lake, hour, before), window)?;
     let carried = carry::carried(lake, files, hour, before)?;
-    publish(lake, "carried_allocations", hour, &carried, digest)?;
-    publish(lake, "device_hours", hour, &account.capacities, digest)?;
-    summary.rows += publish(lake, "gpu_hours", hour, &account.rows, digest)?;
+    let hands_on = carried.iter().any(|batch| batch.num_rows() > 0);
+    if hands_on {
+        publish(lake, CARRIED, hour, &carried, digest, None)?;
+    } else {
+        lake.remove_closed(tables::get(CARRIED), ClosedKey { hour, shard: 0 })?;
+    }
+    publish(lake, "device_hours", hour, &account.capacities, digest, None)?;
+    summary.rows += publish(lake, "gpu_hours", hour, &account.rows, digest, hands_on.then_some(CARRIED))?;
     summary.samples += account.samples;
     summary.computed += 1;
     unweighed.extend(account.unweighed);
@@ -114,23 +121,36 @@ fn one_hour(
 }
 
 fn is_done(lake: &Lake, hour: Timestamp, digest: &str) -> Result<bool, LakeError> {
+    let footer = |table| read::footer(&lake.root().join(ClosedKey { hour, shard: 0 }.path(tables::get(table))));
+    let made_so = |found: &Footer| found.inputs.as_deref() == Some(digest);
     for table in OUTPUTS {
-        let path = lake.root().join(ClosedKey { hour, shard: 0 }.path(tables::get(table)));
         // A damaged result is done again, not complained about.
-        match read::footer(&path) {
-            Ok(footer) if footer.inputs.as_deref() == Some(digest) => {}
-            _ => return Ok(false),
+        let Some(found) = footer(table).ok().filter(made_so) else { return Ok(false) };
+        if found.tables.as_deref() == Some(CARRIED) && !footer(CARRIED).is_ok_and(|carried| made_so(&carried)) {
+            return Ok(false);
         }
     }
     Ok(true)
 }
 
-fn publish(lake: &Lake, name: &'static str, hour: Timestamp, batches: &[RecordBatch], digest: &str) -> Result<u64, LakeError> {
+fn publish(
+    lake: &Lake,
+    name: &'static str,
+    hour: Timestamp,
+    batches: &[RecordBatch],
+    digest: &str,
+    beside: Option<&str>,
+) -> Result<u64, LakeError> {
     let table: &'static Table = tables::get(name);
     let key = ClosedKey { hour, shard: 0 };
     let rows = lake::encode::sorted(table, batches)?;
     let count = rows.num_rows() as u64;
-    let footer = Footer { inputs: Some(digest.to_owned()), writer_epoch: LEDGER_VERSION.into(), ..Footer::default() };
+    let footer = Footer {
+        inputs: Some(digest.to_owned()),
+        tables: beside.map(str::to_owned),
+        writer_epoch: LEDGER_VERSION.into(),
+        ..Footer::default()
+    };
     lake.publish_closed(table, key, &[rows], footer)?;
     Ok(count)
 }

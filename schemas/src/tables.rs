@@ -275,6 +275,9 @@ fn allocations_columns() -> Vec<Column> {
         22 end_reason Text ? "terminal, removed, unlisted"
         23 flags Text ? "sorted, comma-joined"
         24 last_listed Time ? "podres: the last listing that had it"
+        25 last_checkpoint Time ? "the pod's own word, as of the row's writing: work before this is saved; the last hour's row has the last"
+        26 terminal_phase Text ? "Succeeded or Failed: the phase in which the pod ended; null while it lasts, and where none was seen"
+        27 shape Text ? "shape of the work, by label strandline.io/shape"
     };
     columns.extend(interval_columns());
     columns.extend(log_columns(97));

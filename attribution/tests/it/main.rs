@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod nodes;
+mod pods;
+
 use std::{fs, path::Path, time::Duration};
 
 use attribution::{

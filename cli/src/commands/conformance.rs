@@ -25,7 +25,7 @@ pub enum Kind {
     Accounting,
     /// Windows priced
     Money,
-    /// Counters, calendars, ...
+    /// Counters, calendars, fragmentation, memory and seats, waiting, ...
     Meters,
 }
 
@@ -114,29 +114,21 @@ fn one(kind: Kind, line: &str, case: &Value) -> Result<Outcome, String> {
         Kind::Exposition => ingest::conformance::exposition(case),
         Kind::Podresources => podresources(line, case),
         Kind::Accounting => accounting(line, case),
-        Kind::Meters if case["kind"] == "counter" => counter(case),
-        Kind::Allocation | Kind::Money | Kind::Meters => Ok(Outcome::NotBuilt),
+        Kind::Allocation => allocation(line, case),
+        Kind::Meters => meters(line, case),
+        Kind::Money => Ok(Outcome::NotBuilt),
     }
 }
 
-/// A case of kind `counter` (rule A10). A reading whose value is no whole number (null, say) is none.
-fn counter(case: &Value) -> Result<Outcome, String> {
-    let mut raw = Vec::new();
-    for reading in case["input"]["readings"].as_array().ok_or("input.readings is no list")? {
-        let at = reading["at"].as_str().ok_or("a reading has no `at`")?;
-        let at: schemas::Timestamp = at.parse().map_err(|error| format!("a reading's `at`: {error}"))?;
-        raw.extend(reading["value"].as_i64().map(|value| (at, value)));
-    }
-    let readings = ledger::counter::readings(raw);
-    let steps: Vec<_> = ledger::counter::steps(&readings, case["input"]["max_rate_per_s"].as_i64()).collect();
-    let count = |kind| steps.iter().filter(|step| step.kind == kind).count();
-    let got = json!({
-        "increase": steps.iter().map(|step| i128::from(step.increase)).sum::<i128>() as i64,
-        "resets": count(ledger::counter::StepKind::Reset),
-        "implausible": count(ledger::counter::StepKind::Implausible),
-        "readings": readings.len(),
-    });
+fn meters(line: &str, case: &Value) -> Result<Outcome, String> {
+    let got = ledger::measures::cases::run(line).map_err(|error| error.to_string())?;
     let expected = case["expect"].clone();
+    Ok(if got == expected { Outcome::Pass { got } } else { Outcome::Fail { got, expected } })
+}
+
+fn allocation(line: &str, case: &Value) -> Result<Outcome, String> {
+    let got = attribution::pods::cases::run(line).map_err(|error| error.to_string())?;
+    let expected = json!({"expect": case["expect"], "expect_device_seconds": case["expect_device_seconds"]});
     Ok(if got == expected { Outcome::Pass { got } } else { Outcome::Fail { got, expected } })
 }
 

@@ -26,7 +26,7 @@ fn id_columns(table: &Table) -> &'static [&'static str] {
 
 /// Columns that say when and from where a state was observed, or how the interval goes on after the hour: no difference there
 /// is a difference in an hour.
-const ASIDE: [&str; 10] = [
+const ASIDE: [&str; 12] = [
     "from_at",
     "to_at",
     "interval_to",
@@ -37,6 +37,8 @@ const ASIDE: [&str; 10] = [
     "end_reason",
     "outcome",
     "last_listed",
+    "last_checkpoint",
+    "terminal_phase",
 ];
 /// Moments inside an interval: they differ in the hours after them only.
 const MOMENTS: [&str; 3] = ["known_from", "started_at", "terminating_from"];

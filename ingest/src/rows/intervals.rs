@@ -42,11 +42,8 @@ pub(super) fn holding(rows: &mut Rows, h: &Holding, place: Place) -> Result<(), 
     let from_ms = h.bound_ms.or(h.known_from_ms).ok_or("no_start: a holding without bind or first sighting")?;
     let observed = h.observed_at_ms;
     let interval = Interval { from_ms, to_ms: h.ended_ms, observed_at_ms: observed, revision: h.revision }.checked()?;
-    if let Some(ms) = [h.started_ms, h.terminating_from_ms, h.known_from_ms, h.last_listed_ms]
-        .into_iter()
-        .flatten()
-        .find(|t| !TIMES_MS.contains(t))
-    {
+    let moments = [h.started_ms, h.terminating_from_ms, h.known_from_ms, h.last_listed_ms, h.last_checkpoint_ms];
+    if let Some(ms) = moments.into_iter().flatten().find(|t| !TIMES_MS.contains(t)) {
         return Err(format!("bad_time: {ms} ms is outside the years 1970 to 9999"));
     }
     rows.text("cluster", &h.cluster);
@@ -74,6 +71,7 @@ pub(super) fn holding(rows: &mut Rows, h: &Holding, place: Place) -> Result<(), 
         ("started_at", h.started_ms),
         ("terminating_from", h.terminating_from_ms),
         ("last_listed", h.last_listed_ms),
+        ("last_checkpoint", h.last_checkpoint_ms),
     ];
     for (column, value) in times {
         if let Some(ms) = value {
@@ -81,6 +79,8 @@ pub(super) fn holding(rows: &mut Rows, h: &Holding, place: Place) -> Result<(), 
         }
     }
     rows.text("end_reason", &h.end_reason);
+    rows.text("terminal_phase", &h.terminal_phase);
+    rows.text("shape", &h.shape);
     rows.text("flags", &sorted(&h.flags));
     interval.set(&h.source, place, rows);
     Ok(())

@@ -675,3 +675,45 @@ fn an_hour_has_its_part_of_every_interval_and_later_states_correct_it() {
     closer.close(at(3 * h), at(3 * h)).unwrap();
     assert_eq!(closed(&lake, "nodes", &["kind", "device"]).len(), 6);
 }
+
+#[test]
+fn what_a_pod_says_of_its_end_is_in_the_row_of_its_last_hour() {
+    use schemas::proto::Holding;
+    let dir = tempfile::tempdir().unwrap();
+    let log = open_log(dir.path());
+    let lake = Lake::create(&dir.path().join("lake")).unwrap();
+    let mut sink = Sink::open(lake.clone(), all(&log), Default::default()).unwrap();
+    let mut closer = closer(lake.clone());
+    let holding = |observed: i64, checkpoint: Option<i64>, end: Option<i64>| {
+        ingest::publish::holding(Holding {
+            cluster: "reef".into(),
+            node: "n".into(),
+            source: "api".into(),
+            id: "a".into(),
+            pod: "a".into(),
+            observed_at_ms: at(observed).ms(),
+            bound_ms: Some(at(5).ms()),
+            last_checkpoint_ms: checkpoint.map(|c| at(c).ms()),
+            ended_ms: end.map(|e| at(e).ms()),
+            terminal_phase: end.map_or(String::new(), |_| "Failed".into()),
+            shape: "pretraining".into(),
+            ..Default::default()
+        })
+    };
+    let h = 3600;
+    let columns = &["from_at", "last_checkpoint", "terminal_phase", "shape"];
+    let topic = log.topic(ALLOCATIONS).unwrap();
+    topic.produce(&[holding(10, Some(8), None)]).unwrap();
+    sink.flush(at(h)).unwrap();
+    closer.close(at(h), at(h)).unwrap();
+    // Later checkpoints and the end touch no hour that the pod filled before.
+    topic.produce(&[holding(h + 9, Some(h + 7), None), holding(h + 90, Some(h + 60), Some(h + 80))]).unwrap();
+    sink.flush(at(2 * h)).unwrap();
+    assert_eq!(closer.close(at(2 * h), at(2 * h)).unwrap().parts["allocations"], 1);
+    let expected = ["5 8 - pretraining".to_owned(), format!("{h} {} Failed pretraining", h + 60)];
+    assert_eq!(closed(&lake, "allocations", columns), expected);
+    // A time that is none refuses the state, not the message's neighbours.
+    topic.produce(&[holding(3 * h, Some(-9_999_999_999_999), Some(h + 80))]).unwrap();
+    sink.flush(at(3 * h)).unwrap();
+    assert_eq!(closed(&lake, "allocations", columns), expected);
+}

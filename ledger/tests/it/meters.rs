@@ -1,12 +1,13 @@
-//! Counters by the vectors, and energy and memory by owner.
+//! The vectors' measures, and energy and memory by owner.
 
 use ledger::{
-    counter::{self, StepKind},
     hours,
     input::{Device, Held, Holding, Ids, Inputs, Pod, Readings, Rules, Sample},
+    measures::{self, busy, fragmentation},
     row::FlagSet,
 };
-use schemas::{Timestamp, status::HoldingSource};
+use proptest::prelude::*;
+use schemas::status::HoldingSource;
 use serde_json::{Value, json};
 
 use crate::worlds::{EDGE, at, window};
@@ -14,29 +15,81 @@ use crate::worlds::{EDGE, at, window};
 const CASES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/vectors/meters.jsonl");
 
 #[test]
-fn every_counter_case_comes_out() {
+fn every_case_comes_out() {
     let cases = std::fs::read_to_string(CASES).unwrap();
-    let cases: Vec<Value> = cases.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let mut failed = Vec::new();
-    let counters = cases.iter().filter(|case| case["kind"] == "counter");
-    assert_eq!(counters.clone().count(), 13, "cases were added or lost");
-    for case in counters {
-        let raw = case["input"]["readings"].as_array().unwrap().iter();
-        let raw = raw.filter_map(|r| Some((r["at"].as_str()?.parse::<Timestamp>().unwrap(), r["value"].as_i64()?)));
-        let readings = counter::readings(raw.collect());
-        let steps: Vec<_> = counter::steps(&readings, case["input"]["max_rate_per_s"].as_i64()).collect();
-        let count = |kind| steps.iter().filter(|step| step.kind == kind).count();
-        let got = json!({
-            "increase": steps.iter().map(|step| step.increase).sum::<i64>(),
-            "resets": count(StepKind::Reset),
-            "implausible": count(StepKind::Implausible),
-            "readings": readings.len(),
-        });
+    for line in cases.lines() {
+        let case: Value = serde_json::from_str(line).unwrap();
+        let got = measures::cases::run(line).unwrap_or_else(|error| json!(error.to_string()));
         if got != case["expect"] {
             failed.push(format!("{}: got {got}, expected {}", case["name"], case["expect"]));
         }
     }
     assert!(failed.is_empty(), "{failed:#?}");
+    assert_eq!(cases.lines().count(), 43, "cases were added or lost");
+}
+
+#[test]
+fn numbers_that_make_no_sense_have_an_error_and_no_figure() {
+    let huge = 1_000_000_000_000_000_000_i64;
+    let small = "\"9999999999999999999999\"";
+    for (kind, input) in [
+        ("fragmentation", format!("{{\"steps\":[{{\"ms\":{huge},\"free\":[4294967295]}}],\"shapes\":[1]}}")),
+        ("fragmentation", "{\"steps\":[{\"ms\":1,\"free\":[1]}],\"shapes\":[0]}".into()),
+        ("fragmentation", "{\"steps\":[{\"ms\":-1,\"free\":[1]}],\"shapes\":[1]}".into()),
+        ("memory_hours", format!("{{\"steps\":[{{\"mib\":18446744073709551615,\"ms\":{huge}}}]}}")),
+        ("seat_hours", format!("{{\"capacity\":18446744073709551615,\"steps\":[{{\"seats\":1,\"ms\":{huge}}}]}}")),
+        ("unserved", format!("{{\"now\":\"9999-12-31T00:00:00Z\",\"jobs\":[{{\"gpus\":{huge},\"asked\":\"0000-01-01T00:00:00Z\"}}]}}")),
+        ("weighting", "{\"jobs\":[{\"count\":1,\"gpus\":1,\"ms\":1,\"u\":-1}]}".into()),
+        ("weighting", format!("{{\"jobs\":[{{\"count\":1,\"gpus\":1,\"ms\":1,\"u\":{small}}}]}}")),
+        ("busy_profile", "{\"steps\":[{\"busy\":1,\"ms\":-5}]}".into()),
+        ("nodes", "{\"demand\":1,\"per_node\":0,\"regions\":1,\"lost_regions\":0,\"failure_ppm\":0,\"maintenance_ppm\":0,\"gpus_per_node\":8}".into()),
+        ("nodes", "{\"demand\":1,\"per_node\":1,\"regions\":1,\"lost_regions\":1,\"failure_ppm\":0,\"maintenance_ppm\":0,\"gpus_per_node\":8}".into()),
+        ("nodes", "{\"demand\":1,\"per_node\":1,\"regions\":1,\"lost_regions\":0,\"failure_ppm\":1000000,\"maintenance_ppm\":0,\"gpus_per_node\":8}".into()),
+        ("nodes", "{\"demand\":18446744073709551615,\"per_node\":1,\"regions\":4294967295,\"lost_regions\":4294967294,\"failure_ppm\":999999,\"maintenance_ppm\":999999,\"gpus_per_node\":4294967295}".into()),
+        ("forecast", "{\"n\":90,\"p\":1,\"at_or_below\":3}".into()),
+        ("forecast", "{\"n\":0,\"p\":0.5,\"at_or_below\":0}".into()),
+        ("calendar", "{\"zone\":\"Mars/Olympus\",\"bucket\":\"day\",\"from_local\":\"2026-01-01\",\"to_local\":\"2026-01-02\"}".into()),
+        ("calendar", "{\"zone\":\"UTC\",\"bucket\":\"hour\",\"from_local\":\"1000-01-01\",\"to_local\":\"3000-01-02\"}".into()),
+        ("calendar", "{\"zone\":\"UTC\",\"bucket\":\"year\",\"from_local\":\"1000-01-01\",\"to_local\":\"3000-01-02\"}".into()),
+        ("tea", "{}".into()),
+    ] {
+        let answer = measures::cases::run(&format!("{{\"kind\":\"{kind}\",\"input\":{input}}}"));
+        assert!(answer.is_err(), "{kind} {input}: {answer:?}");
+    }
+    // What has no time has no share, and is not 0 %.
+    let answer = |kind: &str, input: &str| measures::cases::run(&format!("{{\"kind\":\"{kind}\",\"input\":{input}}}")).unwrap();
+    assert!(answer("seat_hours", "{\"capacity\":0,\"steps\":[]}")["used_ppm"].is_null());
+    assert!(answer("weighting", "{\"jobs\":[]}")["per_job_mean"].is_null());
+    assert!(answer("busy_profile", "{\"steps\":[{\"busy\":3,\"ms\":0}]}")["max"].is_null());
+    let withdrawn =
+        "{\"now\":\"2026-03-02T10:00:09Z\",\"jobs\":[{\"gpus\":2,\"asked\":\"2026-03-02T10:00:09Z\",\"withdrawn\":null}]}";
+    assert_eq!(answer("unserved", withdrawn)["still_waiting_ms"], json!([0]));
+}
+
+proptest! {
+    /// Against an answer that asks every millisecond.
+    #[test]
+    fn busy_and_scattered_devices_agree_with_a_count_of_every_ms(
+        steps in proptest::collection::vec((proptest::collection::vec(0_u32..9, 1..4), 0_i64..7), 0..6),
+        shape in 1_u32..5,
+    ) {
+        let free: Vec<fragmentation::Step> =
+            steps.iter().map(|(free, ms)| fragmentation::Step { ms: *ms, free: free.clone() }).collect();
+        let every: Vec<&Vec<u32>> = steps.iter().flat_map(|(free, ms)| std::iter::repeat_n(free, *ms as usize)).collect();
+        let got = fragmentation::shapes(&free, &[shape]).unwrap()[0];
+        let gangs: u32 = every.iter().flat_map(|free| free.iter().map(|n| n / shape)).sum();
+        let all: u32 = every.iter().flat_map(|free| free.iter()).sum();
+        prop_assert_eq!((got.gang_ms, got.free_ms), (i64::from(gangs), i64::from(all)));
+        prop_assert_eq!(got.usable_ms + got.lost_ms, got.free_ms);
+
+        let busy: Vec<(u32, i64)> = steps.iter().map(|(free, ms)| (free[0], *ms)).collect();
+        let mut every: Vec<u32> = every.iter().map(|free| free[0]).collect();
+        every.sort_unstable();
+        let at = |percent: usize| every.get((every.len() * percent).div_ceil(100).max(1) - 1).copied();
+        let got = busy::profile(&busy).unwrap();
+        prop_assert_eq!(got.map(|p| [p.p50, p.p95, p.max]), at(50).zip(at(95)).zip(at(100)).map(|((a, b), c)| [a, b, c]));
+    }
 }
 
 fn holding(uid: &str, bound: i64, end: Option<i64>) -> Holding {

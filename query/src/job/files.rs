@@ -7,7 +7,7 @@ use ledger::batch::Source;
 use schemas::{HOUR_MS, Timestamp, tables};
 use sha2::{Digest, Sha256};
 
-use super::LEDGER_VERSION;
+use super::{CARRIED, LEDGER_VERSION};
 use crate::account::{Part, Reach};
 
 /// Tables that hours are made from.
@@ -95,8 +95,6 @@ impl Files {
         Ok(hash)
     }
 }
-
-const CARRIED: &str = "carried_allocations";
 
 /// What an hour handed on, where it was done.
 fn carried_file(lake: &Lake, hour: Timestamp) -> Option<Part> {

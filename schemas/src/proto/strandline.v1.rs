@@ -710,6 +710,15 @@ pub struct Holding {
     /// podres: the last listing that had it. Between that and ended_ms nobody knows; another pod of the name may have come.
     #[prost(sint64, optional, tag = "28")]
     pub last_listed_ms: ::core::option::Option<i64>,
+    /// The pod's own word (annotation strandline.io/last-checkpoint): work before this is saved. Absent: it does not say.
+    #[prost(sint64, optional, tag = "29")]
+    pub last_checkpoint_ms: ::core::option::Option<i64>,
+    /// Succeeded, Failed: the phase in which the pod ended; empty while it lasts, and where none was seen.
+    #[prost(string, tag = "30")]
+    pub terminal_phase: ::prost::alloc::string::String,
+    /// Shape of the work (label strandline.io/shape), the key of the baselines; empty where not said.
+    #[prost(string, tag = "31")]
+    pub shape: ::prost::alloc::string::String,
 }
 /// The whole state of one pod that waits, or waited, for GPUs.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

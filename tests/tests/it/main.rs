@@ -8,6 +8,7 @@ mod closed_loop;
 mod command;
 mod conformance;
 mod edges;
+mod examples;
 mod hours_job;
 mod newcomer;
 mod peers;
