@@ -17,12 +17,8 @@
 //!
 //! Modules in reading order: [`reading`], [`input`], [`settle`] (raw facts to holdings), [`row`], `span`, `fraction`, `clamp`, `cover`, `world`,
 //! `device`, `observe`, [`counter`], `meters`, `by_number`, `rounding`, [`mod@hours`]; [`capacity`] (the same capacity from the
-<<<<<<< HEAD
-//! inventory alone); [`mod@explain`] (an hour piece by piece); then [`batch`], the lake's tables in and out, and [`case`], the vectors' text form.
-=======
-//! inventory alone); then [`batch`], the lake's tables in and out, and [`case`], the vectors' text form. Beside the account: [`measures`] and
-//! [`baselines`], what a shape of work usually does.
->>>>>>> alloc
+//! inventory alone); [`mod@explain`] (an hour piece by piece); then [`batch`], the lake's tables in and out, and [`case`], the vectors'
+//! text form. Beside the account: [`measures`] and [`baselines`], what a shape of work usually does.
 
 pub mod baselines;
 pub mod batch;
