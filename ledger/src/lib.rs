@@ -16,7 +16,7 @@
 //! hour, in any order, with all holdings and devices of the node that touch the hour (or cut a holding that does).
 //!
 //! Modules in reading order: [`reading`], [`input`], [`settle`] (raw facts to holdings), [`row`], `span`, `fraction`, `clamp`, `cover`, `world`,
-//! `device`, `observe`, [`counter`], `meters`, `by_number`, `rounding`, [`mod@hours`]; [`capacity`] (the same capacity from the
+//! `device`, `observe`, [`counter`], `meters`, `by_number`, `rounding`, [`mod@hours`], [`settled`] (what SQL computes the same from); [`capacity`] (the same capacity from the
 //! inventory alone); then [`batch`], the lake's tables in and out, and [`case`], the vectors' text form.
 
 pub mod batch;
@@ -27,6 +27,7 @@ pub mod input;
 pub mod reading;
 pub mod row;
 pub mod settle;
+pub mod settled;
 
 mod by_number;
 mod clamp;
@@ -40,5 +41,6 @@ mod rounding;
 mod span;
 mod world;
 
-pub use hours::{HoursError, hours};
+pub use hours::{HoursError, hours, hours_and_settled};
 pub use row::HourRow;
+pub use settled::SettledRow;

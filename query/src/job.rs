@@ -1,4 +1,4 @@
-//! The hours job: closed hours of samples and holdings to closed hours of `gpu_hours` and `device_hours`.
+//! The hours job: closed hours of samples and holdings to closed hours of `gpu_hours`, `device_hours` and `settled_holdings`.
 //!
 //! ```text
 //! hour h:  allocations, nodes of h (and, where the kubelet named devices, back to the earliest bind that reaches h)
@@ -21,7 +21,7 @@ use datafusion::arrow::{
 use lake::{ClosedFile, ClosedKey, Footer, Lake, LakeError, read};
 use ledger::{
     HoursError,
-    batch::{BatchError, Facts, Source, device_rows, hour_rows},
+    batch::{BatchError, Facts, Source, device_rows, hour_rows, settled_rows},
 };
 use schemas::{
     HOUR_MS, Timestamp, Window,
@@ -228,18 +228,20 @@ fn one_hour(
         }
     }
     let window = Window::new(hour, after).map_err(|_| JobError::Lake(LakeError::NoLake(lake.root().to_owned())))?;
-    let (mut batches, mut capacities) = (Vec::new(), Vec::new());
+    let (mut batches, mut capacities, mut holdings) = (Vec::new(), Vec::new(), Vec::new());
     for node in facts.into_nodes() {
         let refused = |source| JobError::Refused { hour, node: format!("{}/{}", node.cluster, node.node), source };
-        let rows = ledger::hours(&node.inputs, window).map_err(refused)?;
+        let (rows, settled) = ledger::hours_and_settled(&node.inputs, window).map_err(refused)?;
         unweighed.extend(node.unweighed.iter().map(|device| format!("{}/{}/{device}", node.cluster, node.node)));
         let wrong = |source| JobError::Rows { hour, source };
         batches.push(hour_rows(&node.cluster, &rows).map_err(wrong)?);
+        holdings.push(settled_rows(&node.cluster, &settled).map_err(wrong)?);
         let capacity = ledger::capacity::capacities(&node.inputs.devices, window).map_err(refused)?;
         capacities.push(device_rows(&node.cluster, &capacity).map_err(wrong)?);
     }
     summary.rows += publish(lake, "gpu_hours", hour, &batches, &digest)?;
     publish(lake, "device_hours", hour, &capacities, &digest)?;
+    publish(lake, "settled_holdings", hour, &holdings, &digest)?;
     summary.computed += 1;
     Ok(())
 }
@@ -286,7 +288,7 @@ fn within(batch: &RecordBatch, span: (Timestamp, Timestamp)) -> Result<RecordBat
 
 fn is_done(lake: &Lake, hour: Timestamp, digest: &str) -> Result<bool, LakeError> {
     let window = Window::new(hour, hour.plus_ms(HOUR_MS)).ok();
-    for table in ["gpu_hours", "device_hours"] {
+    for table in ["gpu_hours", "device_hours", "settled_holdings"] {
         let files = lake.closed_files(tables::get(table), window)?;
         let [file] = files.as_slice() else { return Ok(false) };
         // A damaged result is done again, not complained about.
