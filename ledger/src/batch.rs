@@ -26,8 +26,10 @@ mod columns;
 mod inventory;
 mod rows;
 mod samples;
+mod settled;
 
 pub use rows::{device_rows, hour_rows};
+pub use settled::settled_rows;
 
 /// Why rows of the lake are no input.
 #[derive(Debug, thiserror::Error)]

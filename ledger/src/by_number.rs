@@ -46,7 +46,13 @@ struct Claim<'a> {
     named: Vec<(i64, u32)>,
 }
 
-impl Claim<'_> {
+impl<'a> Claim<'a> {
+    fn takes(&self, from: i64, to: i64, idle: [i128; 3], unlisted: i128, over: i128) -> Taken<'a> {
+        let (pre_start, terminating) = (from < self.started, from >= self.terminating_from);
+        let Self { pod, source, flags, .. } = *self;
+        Taken { pod, from, to, pre_start, terminating, source, flags, idle, unlisted, over }
+    }
+
     fn wants(&self, at: i64) -> i128 {
         let named: u64 = self.named.iter().filter(|(since, _)| *since <= at).map(|(_, ids)| u64::from(*ids)).sum();
         i128::from(u64::from(self.count).saturating_sub(named)) * self.unit
@@ -60,8 +66,40 @@ pub(crate) fn is_needed(node: &NodeWorld<'_>, window: Ms) -> bool {
         || node.devices.iter().flat_map(|d| &d.holds).any(|h| touches(h.bound, h.known_from.min(h.end)))
 }
 
-/// Each pod's account by number in `window`, by UID.
-pub(crate) fn hour<'a>(node: &NodeWorld<'a>, devices: &[DeviceHour<'a>], window: Ms) -> Result<Vec<NumberHour<'a>>, TooFine> {
+/// What holdings by number took on a node, piece by piece.
+pub(crate) struct Taking<'a> {
+    /// How many units a whole GPU is.
+    pub(crate) units: i128,
+    /// In order of time, then of the claims.
+    pub(crate) pieces: Vec<Taken<'a>>,
+}
+
+/// What one claim got, or did not get, during a span; in units.
+pub(crate) struct Taken<'a> {
+    pub(crate) pod: &'a Pod,
+    pub(crate) from: i64,
+    pub(crate) to: i64,
+    pub(crate) pre_start: bool,
+    pub(crate) terminating: bool,
+    pub(crate) source: HoldingSource,
+    pub(crate) flags: FlagSet,
+    /// By [`IdleKind`].
+    pub(crate) idle: [i128; 3],
+    pub(crate) unlisted: i128,
+    pub(crate) over: i128,
+}
+
+/// Each pod's account by number, by UID.
+pub(crate) fn hour<'a>(taking: &Taking<'a>) -> Result<Vec<NumberHour<'a>>, TooFine> {
+    let mut sums: BTreeMap<&str, Sums<'a>> = BTreeMap::new();
+    for piece in &taking.pieces {
+        sums.entry(&piece.pod.uid).or_insert_with(|| Sums::of(piece)).add(piece)?;
+    }
+    Ok(sums.into_values().map(|sums| sums.finish(taking.units)).collect())
+}
+
+/// What the node's holdings by number take in `window`.
+pub(crate) fn take<'a>(node: &NodeWorld<'a>, devices: &[DeviceHour<'a>], window: Ms) -> Result<Taking<'a>, TooFine> {
     let mut units = 1;
     for world in &node.devices {
         units = lcm(units, i128::from(world.device.weight.den()) * i128::from(world.replicas.get()))?;
@@ -72,13 +110,13 @@ pub(crate) fn hour<'a>(node: &NodeWorld<'a>, devices: &[DeviceHour<'a>], window:
         }
     }
     let claims = claims(node, units, window)?;
-    let mut idle: Vec<(Idle, i128)> = Vec::new();
+    let mut idle: Vec<(Idle<'_>, i128)> = Vec::new();
     for (world, hour) in node.devices.iter().zip(devices) {
         let unit = unit_of(world, units)?;
         idle.extend(hour.idle.iter().map(|piece| (*piece, unit)));
     }
 
-    let mut sums: BTreeMap<&str, Sums<'a>> = BTreeMap::new();
+    let mut taken = Vec::new();
     for (from, to) in pieces(&claims, &idle, window) {
         let mut left = [0_i128; 3];
         for (piece, unit) in idle.iter().filter(|(piece, _)| piece.from <= from && from < piece.to) {
@@ -89,7 +127,6 @@ pub(crate) fn hour<'a>(node: &NodeWorld<'a>, devices: &[DeviceHour<'a>], window:
             if wanted == 0 {
                 continue;
             }
-            let sums = sums.entry(&claim.pod.uid).or_insert_with(|| Sums::of(claim));
             let mut got = [0_i128; 3];
             for (got, left) in got.iter_mut().zip(&mut left) {
                 *got = wanted.min(*left);
@@ -97,10 +134,10 @@ pub(crate) fn hour<'a>(node: &NodeWorld<'a>, devices: &[DeviceHour<'a>], window:
                 wanted -= *got;
             }
             let (unlisted, over) = if node.inventory { (0, wanted) } else { (wanted, 0) };
-            sums.add(claim, Got { idle: got, unlisted, over }, from, i128::from(to - from))?;
+            taken.push(claim.takes(from, to, got, unlisted, over));
         }
     }
-    Ok(sums.into_values().map(|sums| sums.finish(units)).collect())
+    Ok(Taking { units, pieces: taken })
 }
 
 /// One id of a device, in units.
@@ -172,7 +209,7 @@ fn devices_of<'n, 'a>(node: &'n NodeWorld<'a>, pod: &'n Pod) -> impl Iterator<It
 }
 
 /// `window`, cut wherever anything changes, without the parts before the first and after the last claim.
-fn pieces(claims: &[Claim<'_>], idle: &[(Idle, i128)], window: Ms) -> Vec<Ms> {
+fn pieces(claims: &[Claim<'_>], idle: &[(Idle<'_>, i128)], window: Ms) -> Vec<Ms> {
     let mut edges: Vec<i64> = vec![window.0, window.1];
     for claim in claims {
         edges.extend([claim.from, claim.to, claim.started, claim.terminating_from]);
@@ -185,14 +222,6 @@ fn pieces(claims: &[Claim<'_>], idle: &[(Idle, i128)], window: Ms) -> Vec<Ms> {
     edges.sort_unstable();
     edges.dedup();
     edges.windows(2).map(|w| (w[0], w[1])).collect()
-}
-
-/// What a claim got at an instant, in units.
-struct Got {
-    /// By [`IdleKind`].
-    idle: [i128; 3],
-    unlisted: i128,
-    over: i128,
 }
 
 /// One pod's sums in unit-milliseconds.
@@ -209,33 +238,34 @@ struct Sums<'a> {
 }
 
 impl<'a> Sums<'a> {
-    fn of(claim: &Claim<'a>) -> Self {
+    fn of(piece: &Taken<'a>) -> Self {
         Self {
-            pod: claim.pod,
+            pod: piece.pod,
             got: [0; 3],
             pre_start: 0,
             terminating: 0,
             unlisted: 0,
             over: 0,
-            source: claim.source,
+            source: piece.source,
             flags: FlagSet::EMPTY,
         }
     }
 
-    fn add(&mut self, claim: &Claim<'_>, got: Got, from: i64, ms: i128) -> Result<(), TooFine> {
-        let unlisted = got.unlisted.checked_mul(ms).ok_or(TooFine)?;
+    fn add(&mut self, piece: &Taken<'_>) -> Result<(), TooFine> {
+        let ms = i128::from(piece.to - piece.from);
+        let unlisted = piece.unlisted.checked_mul(ms).ok_or(TooFine)?;
         let mut held = unlisted;
         self.unlisted += unlisted;
-        for (sum, got) in self.got.iter_mut().zip(got.idle) {
+        for (sum, got) in self.got.iter_mut().zip(piece.idle) {
             let unit_ms = got.checked_mul(ms).ok_or(TooFine)?;
             *sum += unit_ms;
             held += unit_ms;
         }
-        self.pre_start += if from < claim.started { held } else { 0 };
-        self.terminating += if from >= claim.terminating_from { held } else { 0 };
-        self.over += got.over.checked_mul(ms).ok_or(TooFine)?;
-        self.source = self.source.min(claim.source);
-        self.flags.extend(claim.flags);
+        self.pre_start += if piece.pre_start { held } else { 0 };
+        self.terminating += if piece.terminating { held } else { 0 };
+        self.over += piece.over.checked_mul(ms).ok_or(TooFine)?;
+        self.source = self.source.min(piece.source);
+        self.flags.extend(piece.flags);
         Ok(())
     }
 

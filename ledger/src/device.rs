@@ -24,8 +24,13 @@ pub(crate) struct DeviceHour<'a> {
     /// Nobody's and not to be given, by reason.
     pub(crate) unavailable: Vec<(&'a Text, i64)>,
     /// The same three, as pieces in order of time.
-    pub(crate) idle: Vec<Idle>,
+    pub(crate) idle: Vec<Idle<'a>>,
 }
+
+/// Why ids are free: nobody holds the device.
+pub(crate) const UNHELD: &str = "unheld";
+/// Why ids are free: nobody holds them beside a holder of others.
+pub(crate) const SHARED_SLACK: &str = "shared_slack";
 
 /// One owner's time on the device, in id-milliseconds.
 pub(crate) struct OwnerTime {
@@ -47,15 +52,18 @@ pub(crate) struct Stretch {
     pub(crate) from: i64,
     pub(crate) to: i64,
     pub(crate) ids: u32,
+    /// How many of the ids have not started, are terminating, are on an unready device.
+    pub(crate) memos: [u32; 3],
 }
 
 /// Ids of the device that nobody holds during a span.
 #[derive(Clone, Copy)]
-pub(crate) struct Idle {
+pub(crate) struct Idle<'a> {
     pub(crate) from: i64,
     pub(crate) to: i64,
     pub(crate) ids: u32,
     pub(crate) kind: IdleKind,
+    pub(crate) reason: &'a str,
 }
 
 /// Why nobody holds them, in the order in which holdings by number take from them (A16).
@@ -94,34 +102,41 @@ pub(crate) fn hour<'a>(world: &DeviceWorld<'a>, window: Ms) -> DeviceHour<'a> {
         let mut held = 0_u32; // clamping keeps the sum within the replicas
         for hold in holds.iter().filter(|h| h.holds_at(from)) {
             held += hold.ids;
-            let id_ms = i64::from(hold.ids) * ms;
             let owner = owner_time(&mut hour.owners, hold);
-            owner.held += id_ms;
-            owner.pre_start += if from < hold.started { id_ms } else { 0 };
-            owner.terminating += if from >= hold.terminating_from { id_ms } else { 0 };
-            owner.on_unready += if unready { id_ms } else { 0 };
+            let memos = [from < hold.started, from >= hold.terminating_from, unready].map(|is| if is { hold.ids } else { 0 });
+            owner.held += i64::from(hold.ids) * ms;
+            for (sum, ids) in [&mut owner.pre_start, &mut owner.terminating, &mut owner.on_unready].into_iter().zip(memos) {
+                *sum += i64::from(ids) * ms;
+            }
             owner.flags.extend(hold.holding.flags);
             let cut_here = hold.cut.is_some_and(|cut| window.0 < cut && cut <= window.1); // its last millisecond
             owner.flags = owner.flags.with(Flag::EndClamped, cut_here);
             match owner.stretches.last_mut() {
-                Some(last) if last.from == from => last.ids += hold.ids,
-                _ => owner.stretches.push(Stretch { from, to, ids: hold.ids }),
+                Some(last) if last.from == from => {
+                    last.ids += hold.ids;
+                    last.memos.iter_mut().zip(memos).for_each(|(sum, ids)| *sum += ids);
+                }
+                _ => owner.stretches.push(Stretch { from, to, ids: hold.ids, memos }),
             }
         }
         if held < replicas {
             let ids = replicas - held;
             let id_ms = i64::from(ids) * ms;
-            let kind = match named {
+            let (kind, reason) = match named {
                 Some(reason) => {
                     add_reason(&mut hour.unavailable, reason, id_ms);
-                    if unready { IdleKind::Unready } else { IdleKind::Calm }
+                    (if unready { IdleKind::Unready } else { IdleKind::Calm }, &**reason)
+                }
+                None if held > 0 => {
+                    hour.slack += id_ms;
+                    (IdleKind::Free, SHARED_SLACK)
                 }
                 None => {
-                    *(if held > 0 { &mut hour.slack } else { &mut hour.unheld }) += id_ms;
-                    IdleKind::Free
+                    hour.unheld += id_ms;
+                    (IdleKind::Free, UNHELD)
                 }
             };
-            hour.idle.push(Idle { from, to, ids, kind });
+            hour.idle.push(Idle { from, to, ids, kind, reason });
         }
     }
     for owner in &mut hour.owners {

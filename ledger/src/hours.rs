@@ -5,11 +5,12 @@ use schemas::{HOUR_MS, Timestamp, Window};
 use crate::{
     by_number, device,
     fraction::TooFine,
-    input::{Inputs, Text},
+    input::{Inputs, Rules, Text},
     meters,
     observe::Witness,
     rounding,
     row::{Flag, HourRow, What},
+    settled::{self, NodeHour, SettledRow},
     span::Ms,
     world::{self, NodeWorld},
 };
@@ -90,22 +91,45 @@ impl From<TooFine> for HoursError {
 /// the first reading after the hour completes (within one horizon), and on nothing of another node: with those, and
 /// the holdings and devices of the node, any part gives the rows of the whole.
 pub fn hours(inputs: &Inputs, window: Window) -> Result<Vec<HourRow>, HoursError> {
+    Ok(account(inputs, window, false)?.rows)
+}
+
+/// The same rows, and beside them the settled holdings that a SQL engine computes them from.
+pub fn hours_and_settled(inputs: &Inputs, window: Window) -> Result<(Vec<HourRow>, Vec<SettledRow>), HoursError> {
+    let account = account(inputs, window, true)?;
+    Ok((account.rows, account.settled))
+}
+
+struct Account {
+    rows: Vec<HourRow>,
+    settled: Vec<SettledRow>,
+}
+
+fn account(inputs: &Inputs, window: Window, settle: bool) -> Result<Account, HoursError> {
     let nodes = world::nodes(inputs)?;
-    let mut rows = Vec::new();
+    let mut account = Account { rows: Vec::new(), settled: Vec::new() };
     for start in window.hours() {
         let part = (start.ms().max(window.from().ms()), start.plus_ms(HOUR_MS).ms().min(window.to().ms()));
         for node in &nodes {
-            node_hour(node, start, part, &mut rows)?;
+            let settle = settle.then_some((&inputs.rules, &mut account.settled));
+            node_hour(node, start, part, &mut account.rows, settle)?;
         }
     }
-    rows.sort_by(|a, b| a.sort_key().cmp(&b.sort_key()));
-    Ok(rows)
+    account.rows.sort_by(|a, b| a.sort_key().cmp(&b.sort_key()));
+    Ok(account)
 }
 
-fn node_hour(node: &NodeWorld<'_>, start: Timestamp, part: Ms, rows: &mut Vec<HourRow>) -> Result<(), TooFine> {
+fn node_hour(
+    node: &NodeWorld<'_>,
+    start: Timestamp,
+    part: Ms,
+    rows: &mut Vec<HourRow>,
+    settle: Option<(&Rules, &mut Vec<SettledRow>)>,
+) -> Result<(), TooFine> {
     let first = rows.len();
     let devices: Vec<_> = node.devices.iter().map(|world| device::hour(world, part)).collect();
     let (capacities, orphans) = rounding::capacities(node, &devices, part)?;
+    let mut splits = Vec::new();
     for (i, (world, hour)) in node.devices.iter().zip(&devices).enumerate() {
         let witness = Witness::of(world, &node.scrapes, node.horizon_ms, part);
         let seen =
@@ -113,14 +137,21 @@ fn node_hour(node: &NodeWorld<'_>, start: Timestamp, part: Ms, rows: &mut Vec<Ho
         let seen = seen.into_iter().zip(meters::of(world, hour, part, node.horizon_ms)?).collect();
         let orphan = node.split_gpus.iter().position(|gpu| gpu.listed == Some(i)).map(|gpu| orphans[gpu]);
         rounding::device_rows(start, world, hour, seen, capacities[i], orphan, rows)?;
+        if settle.is_some() {
+            splits.push(witness.split_lcm().ok());
+        }
     }
     for (gpu, orphan) in orphans.into_iter().enumerate() {
         if node.split_gpus[gpu].listed.is_none() {
             rounding::orphan_row(start, node, gpu, orphan, rows);
         }
     }
-    if by_number::is_needed(node, part) {
-        rounding::number_rows(start, node, by_number::hour(node, &devices, part)?, rows)?;
+    let taking = by_number::is_needed(node, part).then(|| by_number::take(node, &devices, part)).transpose()?;
+    if let Some(taking) = &taking {
+        rounding::number_rows(start, node, by_number::hour(taking)?, rows)?;
+    }
+    if let Some((rules, settled)) = settle {
+        settled::node_hour(&NodeHour { node, start, part, rules, devices: &devices, splits: &splits, taking }, settled);
     }
     for row in rows[first..].iter_mut().filter(|_| !node.inventory) {
         if let What::Owner(owner) = &mut row.what {

@@ -16,9 +16,10 @@
 //! hour, in any order, with all holdings and devices of the node that touch the hour (or cut a holding that does).
 //!
 //! Modules in reading order: [`reading`], [`input`], [`settle`] (raw facts to holdings), [`row`], `span`, `fraction`, `clamp`, `cover`, `world`,
-//! `device`, `observe`, [`counter`], `meters`, `by_number`, `rounding`, [`mod@hours`]; [`capacity`] (the same capacity from the
-//! inventory alone); [`mod@explain`] (an hour piece by piece); then [`batch`], the lake's tables in and out, and [`case`], the vectors'
-//! text form. Beside the account: [`measures`] and [`baselines`], what a shape of work usually does.
+//! `device`, `observe`, [`counter`], `meters`, `by_number`, `rounding`, [`mod@hours`], [`settled`] (what SQL computes the same from);
+//! [`capacity`] (the same capacity from the inventory alone); [`mod@explain`] (an hour piece by piece); then [`batch`], the lake's
+//! tables in and out, and [`case`], the vectors' text form. Beside the account: [`measures`] and [`baselines`], what a shape of work
+//! usually does.
 
 pub mod baselines;
 pub mod batch;
@@ -31,6 +32,7 @@ pub mod measures;
 pub mod reading;
 pub mod row;
 pub mod settle;
+pub mod settled;
 
 mod by_number;
 mod clamp;
@@ -44,5 +46,6 @@ mod rounding;
 mod span;
 mod world;
 
-pub use hours::{HoursError, hours};
+pub use hours::{HoursError, hours, hours_and_settled};
 pub use row::HourRow;
+pub use settled::SettledRow;

@@ -5,7 +5,7 @@ use schemas::status::{Cause, Tier};
 use crate::{
     cover::Cover,
     device::Stretch,
-    fraction::{Frac, TooFine},
+    fraction::{Frac, TooFine, lcm},
     input::Telemetry,
     reading::PPM,
     row::{Flag, FlagSet},
@@ -59,6 +59,11 @@ impl<'a> Witness<'a> {
         Self { world, scrapes, horizon_ms, covers, pods }
     }
 
+    /// A common multiple of the numbers of pods that the hour's samples are split between.
+    pub(crate) fn split_lcm(&self) -> Result<i128, TooFine> {
+        self.pods.iter().try_fold(1, |all, pods| lcm(all, i128::from(*pods)))
+    }
+
     /// What was seen of `owner` during `stretches`.
     pub(crate) fn observe(&self, owner: usize, stretches: &[Stretch]) -> Result<Observed, TooFine> {
         let mut seen = Seen::default();
@@ -106,7 +111,7 @@ impl<'a> Witness<'a> {
 
     /// Names the causes of a stretch without a record of the device in it, `last` being the one before it.
     fn unseen(&self, seen: &mut impl Listen, stretch: Stretch, known_from: i64, last: Option<i64>) {
-        let Stretch { mut from, to, ids } = stretch;
+        let Stretch { mut from, to, ids, .. } = stretch;
         let horizon_end = |at: i64| at.saturating_add(self.horizon_ms);
         if last.is_none_or(|last| last < known_from) {
             let until = horizon_end(known_from).min(to);

@@ -9,7 +9,7 @@ use schemas::{
 
 use crate::{
     by_number::NumberHour,
-    device::{DeviceHour, OwnerTime},
+    device::{DeviceHour, OwnerTime, SHARED_SLACK, UNHELD},
     fraction::{Frac, TooFine, share_out},
     input::{Pod, Text},
     meters::Meters,
@@ -65,7 +65,7 @@ pub(crate) fn device_rows(
     rows: &mut Vec<HourRow>,
 ) -> Result<(), TooFine> {
     let mut free: Vec<(&str, Frac)> = Vec::new();
-    for (reason, id_ms) in [("shared_slack", hour.slack), ("unheld", hour.unheld)] {
+    for (reason, id_ms) in [(SHARED_SLACK, hour.slack), (UNHELD, hour.unheld)] {
         if id_ms > 0 {
             free.push((reason, world.of_ids(id_ms)));
         }
@@ -223,7 +223,7 @@ fn pod(pod: &Pod) -> Arc<Pod> {
 }
 
 /// A place without a device, with the labels on which all of `places` agree.
-fn shared_labels<'a>(node: &Text, places: impl Iterator<Item = &'a Arc<Place>>) -> Place {
+pub(crate) fn shared_labels<'a>(node: &Text, places: impl Iterator<Item = &'a Arc<Place>>) -> Place {
     let mut shared: Option<Place> = None;
     for place in places {
         match &mut shared {

@@ -20,7 +20,7 @@ use lake::{
 };
 use ledger::{
     HoursError,
-    batch::{BatchError, Facts, NodeInputs, Source, device_rows, hour_rows},
+    batch::{BatchError, Facts, NodeInputs, Source, device_rows, hour_rows, settled_rows},
 };
 use schemas::{HOUR_MS, Timestamp, Window, tables::Table};
 
@@ -106,6 +106,8 @@ pub(crate) struct Account {
     pub(crate) rows: Vec<RecordBatch>,
     /// Batches of `device_hours`, likewise.
     pub(crate) capacities: Vec<RecordBatch>,
+    /// Batches of `settled_holdings`, likewise.
+    pub(crate) settled: Vec<RecordBatch>,
     /// Samples read.
     pub(crate) samples: u64,
     /// Devices (cluster/node/device) that somebody named and whose weight nobody told.
@@ -142,6 +144,7 @@ pub(crate) fn account(reach: &Reach, window: Window) -> Result<Account, AccountE
         let part = part?;
         whole.rows.extend(part.rows);
         whole.capacities.extend(part.capacities);
+        whole.settled.extend(part.settled);
         whole.samples += part.samples;
         whole.unweighed.extend(part.unweighed);
     }
@@ -287,10 +290,11 @@ fn piece(
     for node in facts.into_nodes() {
         let refused = |source| AccountError::Refused { hour, node: format!("{}/{}", node.cluster, node.node), source };
         let wrong = |source| AccountError::Rows { hour, source };
-        let rows = ledger::hours(&node.inputs, window).map_err(refused)?;
+        let (rows, settled) = ledger::hours_and_settled(&node.inputs, window).map_err(refused)?;
         let of_node = |device: &ledger::input::Text| format!("{}/{}/{device}", node.cluster, node.node);
         account.unweighed.extend(node.unweighed.iter().map(of_node));
         account.rows.push(hour_rows(&node.cluster, &rows).map_err(wrong)?);
+        account.settled.push(settled_rows(&node.cluster, &settled).map_err(wrong)?);
         let capacity = ledger::capacity::capacities(&node.inputs.devices, window).map_err(refused)?;
         account.capacities.push(device_rows(&node.cluster, &capacity).map_err(wrong)?);
     }

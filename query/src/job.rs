@@ -1,4 +1,4 @@
-//! The hours job: closed hours of samples and holdings to closed hours of `gpu_hours` and `device_hours`.
+//! The hours job: closed hours of samples and holdings to closed hours of `gpu_hours`, `device_hours` and `settled_holdings`.
 //!
 //! ```text
 //! hour h:  allocations, nodes of h ────────────────┐
@@ -31,7 +31,7 @@ use crate::account::{self, Account, AccountError};
 const LEDGER_VERSION: &str = "ledger/2";
 
 /// Tables that the job always writes for an hour.
-const OUTPUTS: [&str; 2] = ["device_hours", "gpu_hours"];
+const OUTPUTS: [&str; 3] = ["device_hours", "settled_holdings", "gpu_hours"];
 /// The one that most hours need not; the footer of `gpu_hours` names it where they do.
 const CARRIED: &str = "carried_allocations";
 
@@ -113,6 +113,7 @@ fn one_hour(
         lake.remove_closed(tables::get(CARRIED), ClosedKey { hour, shard: 0 })?;
     }
     publish(lake, "device_hours", hour, &account.capacities, digest, None)?;
+    publish(lake, "settled_holdings", hour, &account.settled, digest, None)?;
     summary.rows += publish(lake, "gpu_hours", hour, &account.rows, digest, hands_on.then_some(CARRIED))?;
     summary.samples += account.samples;
     summary.computed += 1;

@@ -454,6 +454,64 @@ fn device_hours() -> Table {
     )
 }
 
+fn settled_holdings() -> Table {
+    let columns = columns! {
+        1 hour_start Time ! "start of the UTC hour"
+        2 cluster Text ! "cluster"
+        3 node Text ! "node"
+        4 device Text ? "device; null for time known by number only (rule A16)"
+        5 parent Text ? "UUID of the GPU that an instance is part of"
+        6 profile Text ? "MIG profile"
+        7 product Text ? "product"
+        8 region Text ? "region"
+        9 provider Text ? "provider"
+        10 purchase_option Text ? "reserved, on-demand, spot, block, ..."
+        11 kind Text ! "owner, free or unavailable: a piece of the account; held: who held the device at an instant, whether or not it was present; device: the device is listed"
+        12 reason Text ? "why a piece is free (unheld, shared_slack) or unavailable"
+        13 pod_uid Text ? "owner"
+        14 namespace Text ? "its namespace"
+        15 pod Text ? "its name"
+        16 workload Text ? "what made it: Job, Deployment, ..."
+        17 team Text ? "who pays; null for unattributed"
+        18 queue Text ? "its queue"
+        19 from_at Time ! "start of the piece; held: up to one horizon before the hour"
+        20 to_at Time ! "end of the piece"
+        21 held_from Time ? "kind owner: since when the owner holds the device without a break (bound and known)"
+        22 ids Int ! "replica ids of the piece; 0 for held and device, and where device is null"
+        23 replicas Int ? "replica ids of the device"
+        24 weight_num Int ? "compute share of a whole GPU: numerator; of a mig_orphan piece what its instances leave over"
+        25 weight_den Int ? "and denominator"
+        26 unit_num Int ? "one id for a millisecond is unit_num / unit_den whole GPU milliseconds"
+        27 unit_den Int ? "common denominator of a GPU and its instances in the hour, or of a node where device is null; null where 64 bits do not hold it"
+        28 split_lcm Int ? "common multiple of the numbers of pods that the hour's samples of the device are split between; null where 64 bits do not hold it"
+        29 pods Int ? "kind held: pods that hold the device then"
+        30 orphan Bool ? "true: what MIG instances leave over"
+        31 pre_start_ids Int ? "of ids: containers not started"
+        32 terminating_ids Int ? "of ids: deletion asked for"
+        33 on_unready_ids Int ? "of ids: on a device or node that was not ready"
+        34 telemetry Text ? "none: the product has no DCGM telemetry"
+        35 horizon_ms Int ! "how long a sample speaks at most (rule A4)"
+        36 tensor_ceiling_num Int ? "tensor pipe activity that counts as all: numerator; null: 1"
+        37 tensor_ceiling_den Int ? "and denominator"
+        38 dram_ceiling_num Int ? "DRAM activity that counts as all: numerator; null: 4/5"
+        39 dram_ceiling_den Int ? "and denominator"
+        40 free_num Int ? "device null: taken from free time, in 1/unit_den of a GPU"
+        41 calm_num Int ? "device null: taken from cordoned or maintenance time"
+        42 unready_num Int ? "device null: taken from other unavailable time"
+        43 unlisted_num Int ? "device null: held on a node without inventory"
+        44 over_num Int ? "device null: what the node does not have (overcommitted)"
+        45 allocation_source Text ? "api, podres or import"
+        46 flags Text ? "of the holdings; sorted, comma-joined"
+    };
+    table(
+        "settled_holdings",
+        "Who held what, clamped and cut to presence, in pieces of time; with gpu_samples and scrapes, all that gpu_hours is computed from.",
+        &["cluster", "node", "device", "kind", "from_at", "pod_uid", "reason"],
+        "hour_start",
+        columns,
+    )
+}
+
 fn costs() -> Table {
     table(
         "costs",
@@ -491,6 +549,7 @@ static TABLES: LazyLock<Vec<Table>> = LazyLock::new(|| {
             gpu_hours_columns(),
         ),
         device_hours(),
+        settled_holdings(),
         costs(),
         rejects(),
         table(

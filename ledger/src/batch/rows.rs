@@ -16,23 +16,14 @@ use crate::{
 };
 
 /// Columns of one batch by name.
-type Made = HashMap<String, ArrayRef>;
+pub(super) type Made = HashMap<String, ArrayRef>;
 
 /// One cluster's hour rows as a batch of `gpu_hours`, in the order given.
 pub fn hour_rows(cluster: &str, rows: &[HourRow]) -> Result<RecordBatch, BatchError> {
     let mut made = Made::new();
     texts(&mut made, "cluster", rows, |_| Some(cluster.into()));
     times(&mut made, "hour_start", rows.iter().map(|row| row.hour_start));
-    let mut place =
-        |name, get: fn(&Place) -> Option<&str>| texts(&mut made, name, rows, move |row| get(&row.place).map(Into::into));
-    place("node", |p| Some(&p.node));
-    place("device", |p| p.device.as_deref());
-    place("parent", |p| p.parent.as_deref());
-    place("profile", |p| p.profile.as_deref());
-    place("product", |p| p.product.as_deref());
-    place("region", |p| p.region.as_deref());
-    place("provider", |p| p.provider.as_deref());
-    place("purchase_option", |p| p.purchase_option.as_deref());
+    places(&mut made, rows, |row| &row.place);
     texts(&mut made, "kind", rows, |row| Some(row.kind().as_str().into()));
     texts(&mut made, "reason", rows, |row| match &row.what {
         What::Owner(_) => None,
@@ -42,6 +33,19 @@ pub fn hour_rows(cluster: &str, rows: &[HourRow]) -> Result<RecordBatch, BatchEr
     owner_texts(&mut made, rows);
     owner_figures(&mut made, rows);
     build("gpu_hours", made)
+}
+
+/// The columns that say where.
+pub(super) fn places<R>(made: &mut Made, rows: &[R], of: fn(&R) -> &Place) {
+    let mut place = |name, get: fn(&Place) -> Option<&str>| texts(made, name, rows, move |row| get(of(row)).map(Into::into));
+    place("node", |p| Some(&p.node));
+    place("device", |p| p.device.as_deref());
+    place("parent", |p| p.parent.as_deref());
+    place("profile", |p| p.profile.as_deref());
+    place("product", |p| p.product.as_deref());
+    place("region", |p| p.region.as_deref());
+    place("provider", |p| p.provider.as_deref());
+    place("purchase_option", |p| p.purchase_option.as_deref());
 }
 
 fn owner_texts(made: &mut Made, rows: &[HourRow]) {
@@ -103,21 +107,21 @@ pub fn device_rows(cluster: &str, hours: &[DeviceHour]) -> Result<RecordBatch, B
     build("device_hours", made)
 }
 
-fn texts<'r, R>(made: &mut Made, name: &str, rows: &'r [R], get: impl Fn(&'r R) -> Option<std::borrow::Cow<'r, str>>) {
+pub(super) fn texts<'r, R>(made: &mut Made, name: &str, rows: &'r [R], get: impl Fn(&'r R) -> Option<std::borrow::Cow<'r, str>>) {
     made.insert(name.to_owned(), Arc::new(rows.iter().map(get).collect::<StringArray>()));
 }
 
-fn ints(made: &mut Made, name: &str, values: impl Iterator<Item = Option<i64>>) {
+pub(super) fn ints(made: &mut Made, name: &str, values: impl Iterator<Item = Option<i64>>) {
     made.insert(name.to_owned(), Arc::new(values.collect::<Int64Array>()));
 }
 
-fn times(made: &mut Made, name: &str, values: impl Iterator<Item = Timestamp>) {
+pub(super) fn times(made: &mut Made, name: &str, values: impl Iterator<Item = Timestamp>) {
     let array: TimestampMicrosecondArray = values.map(|at| Some(at.micros())).collect();
     made.insert(name.to_owned(), Arc::new(array.with_timezone("UTC")));
 }
 
 /// The table's columns in order; one that the schema has and we do not make is a mistake of ours, shown as an error.
-fn build(table: &'static str, mut made: Made) -> Result<RecordBatch, BatchError> {
+pub(super) fn build(table: &'static str, mut made: Made) -> Result<RecordBatch, BatchError> {
     let schema = tables::get(table).schema();
     let mut take = |name: &String| {
         made.remove(name).ok_or_else(|| BatchError::Column { table, column: name.clone(), wanted: "made by the ledger" })
