@@ -44,7 +44,7 @@ pub struct Counts {
     pub refused: u64,
     /// Events older than what is settled; they changed nothing.
     pub late: u64,
-    /// Claims of lists that name a pod we cannot read by neither UID nor name.
+    /// Entries of lists of which neither the UID nor the name could be read; whose they are is unknown.
     pub nameless: u64,
 }
 

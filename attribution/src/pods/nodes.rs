@@ -304,7 +304,7 @@ impl Seen {
                 sum = Some(sum.unwrap_or(0).saturating_add(number));
             }
             // A shared device is there once for each replica.
-            let whole = |sum: u32| replicas.filter(|r| sum % r == 0).map_or(sum, |r| sum / r);
+            let whole = |sum: u32| replicas.filter(|r| sum.is_multiple_of(*r)).map_or(sum, |r| sum / r);
             Ok(sum.map(whole))
         };
         let ready = node.status.conditions.iter().find(|c| c.kind == "Ready");

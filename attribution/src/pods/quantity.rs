@@ -60,7 +60,7 @@ pub fn count(text: &str) -> Result<u32, BadCount> {
         value.checked_mul(up).ok_or_else(many)?
     } else {
         let down = u32::try_from(-power).ok().and_then(|p| 10_u128.checked_pow(p)).ok_or_else(|| BadCount::Part(written()))?;
-        if value % down != 0 {
+        if !value.is_multiple_of(down) {
             return Err(BadCount::Part(written()));
         }
         value / down
