@@ -135,12 +135,9 @@ impl Facts {
         pieces
     }
 
-    /// Says that the time of these facts is not over: what each node's last state told as lasting lasts until `at`, where
-    /// that state is at most `patience_ms` older.
-    pub fn lasting_until(&mut self, at: Timestamp, patience_ms: i64) {
-        for node in self.nodes.values_mut() {
-            node.inventory.lasting_until(at, patience_ms);
-        }
+    /// Says that the time of these facts is not over: what each source's last state of a node told as lasting lasts until `at`.
+    pub fn lasting_until(&mut self, at: Timestamp) {
+        self.nodes.values_mut().for_each(|node| node.inventory.lasting_until(at));
     }
 
     fn node(&mut self, cluster: &Text, node: &Text) -> &mut NodeFacts {

@@ -95,8 +95,8 @@ pub(crate) struct Reach {
     pub(crate) instants: Vec<Part>,
     /// Nodes that are asked for.
     pub(crate) nodes: NodeRange,
-    /// For a stretch that is not over: until when what was last told as lasting lasts, and how long a node may be silent.
-    pub(crate) lasting: Option<(Timestamp, i64)>,
+    /// For a stretch that is not over: until when what was last told as lasting lasts.
+    pub(crate) lasting: Option<Timestamp>,
 }
 
 /// What became of the time.
@@ -189,8 +189,8 @@ fn plan(reach: &Reach, window: Window) -> Result<((Timestamp, Timestamp), Pieces
             facts.add(part.source, &batch?).map_err(|source| AccountError::Rows { hour, source })?;
         }
     }
-    if let Some((until, patience_ms)) = reach.lasting {
-        facts.lasting_until(until, patience_ms);
+    if let Some(until) = reach.lasting {
+        facts.lasting_until(until);
     }
     let bounds = bounds(&sizes);
     let ends = bounds.iter().cloned().map(Some).chain([reach.nodes.to.clone()]);

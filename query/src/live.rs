@@ -6,7 +6,7 @@
 //! ```
 //!
 //! They reach from the watermark to the newest scrape, and no further: of later time nobody knows anything. When their hour
-//! closes, the job's rows stand in their place. What a node last told of its inventory lasts for [`PATIENCE_MS`].
+//! closes, the job's rows stand in their place.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -26,8 +26,6 @@ use crate::{
     job::Files,
 };
 
-/// How long the inventory stands after a node's last word: two snapshots and one that was late.
-pub const PATIENCE_MS: i64 = 30 * 60_000;
 /// Most hours that are answered live; with more than that to close, the sink is behind and not the reader's business.
 pub const MAX_HOURS: i64 = 48;
 /// Flag of rows of an hour that is not closed.
@@ -121,7 +119,7 @@ impl Open {
     }
 
     fn reach(&self, lake: &Lake, files: &Files, window: Window) -> Reach {
-        let mut reach = Reach { lasting: Some((window.to(), PATIENCE_MS)), ..Reach::default() };
+        let mut reach = Reach { lasting: Some(window.to()), ..Reach::default() };
         if let Some(last) = files.before(self.from) {
             let closed = files.reach(lake, last, None);
             reach.intervals = closed.intervals;

@@ -72,9 +72,9 @@ impl Inventory {
         self.node.is_empty() && self.devices.is_empty()
     }
 
-    /// What the last state of each source told as lasting lasts until `at`, where that state is at most `patience_ms` older:
-    /// a state lists all that the source knows, so what an earlier one had and it has not is over.
-    pub(super) fn lasting_until(&mut self, at: Timestamp, patience_ms: i64) {
+    /// What the last state of each source told as lasting lasts until `at`, as it will when the hour closes: a state lists all
+    /// that the source knows, so what an earlier one had and it has not is over.
+    pub(super) fn lasting_until(&mut self, at: Timestamp) {
         let mut last: BTreeMap<Text, (Timestamp, i64)> = BTreeMap::new();
         for interval in [&self.node, &self.devices, &self.unavailable].into_iter().flat_map(BTreeMap::values) {
             let of_source = last.entry(interval.source.clone()).or_insert(interval.observed);
@@ -82,7 +82,7 @@ impl Inventory {
         }
         for interval in [&mut self.node, &mut self.devices, &mut self.unavailable].into_iter().flat_map(BTreeMap::values_mut) {
             let newest = last.get(&interval.source) == Some(&interval.observed);
-            if newest && interval.end.is_none() && interval.observed.0.plus_ms(patience_ms) >= at {
+            if newest && interval.end.is_none() {
                 interval.known_to = interval.known_to.max(at);
             }
         }
