@@ -503,6 +503,7 @@ fn settled_holdings() -> Table {
         44 over_num Int ? "device null: what the node does not have (overcommitted)"
         45 allocation_source Text ? "api, podres or import"
         46 flags Text ? "of the holdings; sorted, comma-joined"
+        47 reservation Text ? "reservation that the device is part of"
     };
     table(
         "settled_holdings",
