@@ -5,6 +5,7 @@ pub mod conformance;
 pub mod demo;
 pub mod hours;
 pub mod import;
+pub mod money;
 pub mod parse;
 pub mod progress;
 pub mod report;

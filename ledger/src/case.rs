@@ -12,7 +12,7 @@ use crate::{
 };
 
 mod account;
-mod json;
+pub(crate) mod json;
 mod read;
 
 pub use json::CaseError;

@@ -5,9 +5,9 @@
 
 use crate::input::Ratio;
 
-/// A denominator that does not fit.
+/// A figure that does not fit: a denominator beyond 127 bits, or a whole number beyond 64.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct TooFine;
+pub struct TooFine;
 
 /// `num / den`, with `den` above 0.
 #[derive(Clone, Copy, Debug)]
@@ -60,6 +60,11 @@ impl Frac {
         let bottom = (self.den / other).checked_mul(den / across);
         let (num, den) = top.zip(bottom).ok_or(TooFine)?;
         Ok(Self { num, den })
+    }
+
+    /// The product.
+    pub(crate) fn by(self, other: Self) -> Result<Self, TooFine> {
+        self.times(other.num, other.den)
     }
 
     /// The nearest whole number, halves up.

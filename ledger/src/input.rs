@@ -118,6 +118,8 @@ pub struct Device {
     pub product: Option<Text>,
     /// How it is paid for.
     pub purchase_option: Option<Text>,
+    /// Reservation that it is part of.
+    pub reservation: Option<Text>,
     /// Region.
     pub region: Option<Text>,
     /// Who rents it out.
@@ -144,6 +146,7 @@ impl Device {
             profile: None,
             product: None,
             purchase_option: None,
+            reservation: None,
             region: None,
             provider: None,
             weight: Ratio::ONE,

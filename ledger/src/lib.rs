@@ -19,7 +19,7 @@
 //! `device`, `observe`, [`counter`], `meters`, `by_number`, `rounding`, [`mod@hours`], [`settled`] (what SQL computes the same from);
 //! [`capacity`] (the same capacity from the inventory alone); [`mod@explain`] (an hour piece by piece); then [`batch`], the lake's
 //! tables in and out, and [`case`], the vectors' text form. Beside the account: [`measures`] and [`baselines`], what a shape of work
-//! usually does.
+//! usually does. [`money`] stands apart: it prices the time that hour rows state.
 
 pub mod baselines;
 pub mod batch;
@@ -29,6 +29,7 @@ pub mod explain;
 pub mod hours;
 pub mod input;
 pub mod measures;
+pub mod money;
 pub mod reading;
 pub mod row;
 pub mod settle;

@@ -238,6 +238,7 @@ pub(crate) fn shared_labels<'a>(node: &Text, places: impl Iterator<Item = &'a Ar
                 keep(&mut shared.region, &place.region);
                 keep(&mut shared.provider, &place.provider);
                 keep(&mut shared.purchase_option, &place.purchase_option);
+                keep(&mut shared.reservation, &place.reservation);
             }
         }
     }
@@ -250,5 +251,6 @@ pub(crate) fn shared_labels<'a>(node: &Text, places: impl Iterator<Item = &'a Ar
         region: None,
         provider: None,
         purchase_option: None,
+        reservation: None,
     })
 }

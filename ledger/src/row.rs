@@ -41,6 +41,8 @@ pub struct Place {
     pub provider: Option<Text>,
     /// How it is paid for.
     pub purchase_option: Option<Text>,
+    /// Reservation that it is part of.
+    pub reservation: Option<Text>,
 }
 
 /// Whose time a row is.

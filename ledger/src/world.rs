@@ -357,8 +357,8 @@ fn device_world<'a>(device: &'a Device, holdings: &[&'a Holding], covers: Vec<Co
 }
 
 fn place(device: &Device) -> Arc<Place> {
-    let Device { id, node, parent, profile, product, purchase_option, region, provider, .. } = device.clone();
-    Arc::new(Place { node, device: Some(id), parent, profile, product, region, provider, purchase_option })
+    let Device { id, node, parent, profile, product, purchase_option, reservation, region, provider, .. } = device.clone();
+    Arc::new(Place { node, device: Some(id), parent, profile, product, region, provider, purchase_option, reservation })
 }
 
 /// Finds the GPUs with instances; while any is present, the GPU itself is not there to be held.

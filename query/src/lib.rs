@@ -3,15 +3,17 @@
 //! ```text
 //! samples, scrapes, allocations, nodes ──hours job──> gpu_hours, device_hours ──> report
 //!                                                                             ──> check
+//! gpu_hours, nodes, rate card ──money──> costs, bill
 //! every table ──DataFusion──> sql
 //! ```
 //!
-//! Modules in reading order: [`sql`], [`account`], [`job`], [`live`], [`report`], [`check`], [`truth`], [`proof`], [`why`], [`show`].
+//! Modules in reading order: [`sql`], [`account`], [`job`], [`live`], [`money`], [`report`], [`check`], [`truth`], [`proof`], [`why`], [`show`].
 
 pub mod account;
 pub mod check;
 pub mod job;
 pub mod live;
+pub mod money;
 pub mod proof;
 pub mod report;
 pub mod show;

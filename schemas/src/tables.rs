@@ -233,6 +233,7 @@ fn gpu_hours_columns() -> Vec<Column> {
         108 allocation_source Text ? "api, podres or import"
         109 owner_source Text ? "how the device got its owner: podres, from_labels, api (by number)"
         110 flags Text ? "sorted, comma-joined"
+        111 reservation Text ? "reservation that the device is part of"
     });
     columns
 }
@@ -502,6 +503,7 @@ fn settled_holdings() -> Table {
         44 over_num Int ? "device null: what the node does not have (overcommitted)"
         45 allocation_source Text ? "api, podres or import"
         46 flags Text ? "of the holdings; sorted, comma-joined"
+        47 reservation Text ? "reservation that the device is part of"
     };
     table(
         "settled_holdings",
@@ -523,10 +525,60 @@ fn costs() -> Table {
             2 pool Text ! "pool of the rate card, or unpriced"
             3 purchase_option Text ? "purchase option"
             4 bucket Text ! "team, unattributed, unready, reserved_idle, ..."
-            5 team Text ? "who pays; null for unattributed"
-            6 gpu_ms Int ! "time"
-            7 micro Int ! "amount"
+            5 team Text ? "who pays; null for unattributed, and for what is nobody's in particular"
+            6 gpu_ms Int ! "GPU time; of unpriced time too"
+            7 micro Int ? "amount; null where there is no price. SUM(micro) of a pool is its cost"
             8 currency Text ! "currency"
+            9 idle_rule Text ? "which rule made an idle row: central, by_use, owner"
+            10 provider Text ? "provider: of an unpriced row its label, else what the pool's match says"
+            11 region Text ? "region, likewise"
+            12 product Text ? "product, likewise"
+            13 reason Text ? "unpriced: held, free, unavailable or no_inventory"
+            14 basis Text ? "bucket source: inventory, imported or terms; restart waste: billed or productive"
+            15 memo_gpu_ms Int ? "bucket restart_waste_memo: time lost, beside the sum"
+            16 memo_micro Int ? "and its price, beside the sum"
+            17 source_gpu_ms Int ? "bucket source: GPU time paid for; the pool's rows sum to it, not_billed left out"
+            18 source_micro Int ? "bucket source: the pool's amount; the pool's rows sum to it"
+            19 cash_micro Int ? "bucket source: what falls due in the hour, beside the sum"
+        },
+    )
+}
+
+fn billed_runs() -> Table {
+    table(
+        "billed_runs",
+        "What providers billed by use, as imported: one row per run, in the hour of its beginning.",
+        &["run"],
+        "from_at",
+        columns! {
+            1 run Text ! "its id, unique in the table"
+            2 pool Text ? "pool of the rate card; null where the labels find it"
+            3 provider Text ? "provider"
+            4 region Text ? "region"
+            5 product Text ? "product"
+            6 purchase_option Text ? "purchase option"
+            7 reservation Text ? "reservation"
+            8 gpus Int ! "how many GPUs"
+            9 from_at Time ! "first instant billed"
+            10 to_at Time ? "first instant after; null while it goes on"
+            11 source Text ! "file that it came from"
+        },
+    )
+}
+
+fn restarts() -> Table {
+    table(
+        "restarts",
+        "Work that restarts lost, as imported: one row per restart.",
+        &["namespace", "pod", "pod_uid", "at"],
+        "at",
+        columns! {
+            1 pod_uid Text ? "pod; null where only the name is known"
+            2 namespace Text ? "its namespace"
+            3 pod Text ? "its name"
+            4 at Time ! "when it ended and its work since the checkpoint was lost"
+            5 last_checkpoint Time ? "what it can go on from; null: everything since its bind"
+            6 source Text ! "file that it came from"
         },
     )
 }
@@ -551,6 +603,8 @@ static TABLES: LazyLock<Vec<Table>> = LazyLock::new(|| {
         device_hours(),
         settled_holdings(),
         costs(),
+        billed_runs(),
+        restarts(),
         rejects(),
         table(
             "truth_gpu_hours",

@@ -116,7 +116,7 @@ fn one(kind: Kind, line: &str, case: &Value) -> Result<Outcome, String> {
         Kind::Accounting => accounting(line, case),
         Kind::Allocation => allocation(line, case),
         Kind::Meters => meters(line, case),
-        Kind::Money => Ok(Outcome::NotBuilt),
+        Kind::Money => money(line, case),
     }
 }
 
@@ -129,6 +129,13 @@ fn meters(line: &str, case: &Value) -> Result<Outcome, String> {
 fn allocation(line: &str, case: &Value) -> Result<Outcome, String> {
     let got = attribution::pods::cases::run(line).map_err(|error| error.to_string())?;
     let expected = json!({"expect": case["expect"], "expect_device_seconds": case["expect_device_seconds"]});
+    Ok(if got == expected { Outcome::Pass { got } } else { Outcome::Fail { got, expected } })
+}
+
+fn money(line: &str, case: &Value) -> Result<Outcome, String> {
+    // Here bad input is an expectation like any other.
+    let got = ledger::money::case::run_case(line).unwrap_or_else(|error| json!({"code": error.code()}));
+    let expected = if case["expect"].is_null() { case["expect_error"].clone() } else { case["expect"].clone() };
     Ok(if got == expected { Outcome::Pass { got } } else { Outcome::Fail { got, expected } })
 }
 

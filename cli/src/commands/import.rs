@@ -4,8 +4,10 @@
 //! allocations, devices (CSV, NDJSON) ─┐
 //! pages with their times,             ├─> messages ─> log (<lake>/_log) ─> sink ─> close
 //! pod-resources answers (JSON) ───────┘
+//! billed runs, restarts (CSV, NDJSON) ─> their tables, by id
 //! ```
 
+mod billing;
 mod mapping;
 mod scrapes;
 mod tables;
@@ -42,6 +44,7 @@ use crate::failure::Failure;
       --map weight=gpu_milli/1000 --map bound=scheduled_time --map ended=deletion_time --epoch 2023-01-01
   strandline import devices gpus.csv --lake lake
   strandline import scrapes index.csv --lake lake --interval 30
+  strandline import runs runs.csv --lake lake
 
 Then: strandline hours --lake lake; strandline report --lake lake --by team,hour")]
 pub struct Options {
@@ -54,6 +57,8 @@ enum What {
     Allocations(tables::Options),
     Devices(tables::Options),
     Scrapes(scrapes::Options),
+    Runs(billing::RunsOptions),
+    Restarts(billing::RestartsOptions),
 }
 
 /// Where an import goes.
@@ -87,6 +92,8 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), Failure> {
         What::Allocations(options) => tables::allocations(options, out),
         What::Devices(options) => tables::devices(options, out),
         What::Scrapes(options) => scrapes::run(options, out),
+        What::Runs(options) => billing::runs(options, out),
+        What::Restarts(options) => billing::restarts(options, out),
     }
 }
 
@@ -217,6 +224,7 @@ impl Path {
                 (&mut new.zone, old.zone),
                 (&mut new.provider, old.provider),
                 (&mut new.purchase_option, old.purchase_option),
+                (&mut new.reservation, old.reservation),
             ];
             for (new, old) in facts {
                 if new.is_empty() {

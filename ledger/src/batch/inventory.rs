@@ -53,6 +53,7 @@ struct Labels {
     region: Option<Text>,
     provider: Option<Text>,
     purchase_option: Option<Text>,
+    reservation: Option<Text>,
     gpus: Option<u32>,
     weight: Option<Ratio>,
     replicas: Option<u32>,
@@ -103,6 +104,7 @@ pub(super) fn add(facts: &mut Facts, batch: &RecordBatch) -> Result<(), BatchErr
         (text("cluster")?, text("node")?, text("kind")?, text("device")?, text("reason")?);
     let (parents, profiles, products, regions) = (text("parent")?, text("profile")?, text("product")?, text("region")?);
     let (providers, options, telemetry) = (text("provider")?, text("purchase_option")?, text("telemetry")?);
+    let reservations = text("reservation")?;
     let (gpus, replicas) = (columns.ints("capacity_gpus")?, columns.ints("replicas")?);
     let (weight_nums, weight_dens) = (columns.ints("weight_num")?, columns.ints("weight_den")?);
     let to = columns.times("to_at")?;
@@ -125,6 +127,7 @@ pub(super) fn add(facts: &mut Facts, batch: &RecordBatch) -> Result<(), BatchErr
             region: given(&regions),
             provider: given(&providers),
             purchase_option: given(&options),
+            reservation: given(&reservations),
             gpus: gpus.count(row),
             weight: weight_nums.count(row).zip(weight_dens.count(row)).and_then(|(num, den)| Ratio::new(num, den)),
             replicas: replicas.count(row),
@@ -248,6 +251,7 @@ fn add_device(
         profile: own.profile,
         product,
         purchase_option: own.purchase_option.or_else(|| of_node.purchase_option.clone()),
+        reservation: own.reservation.or_else(|| of_node.reservation.clone()),
         region: own.region.or_else(|| of_node.region.clone()),
         provider: own.provider.or_else(|| of_node.provider.clone()),
         weight,

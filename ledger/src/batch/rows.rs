@@ -46,6 +46,7 @@ pub(super) fn places<R>(made: &mut Made, rows: &[R], of: fn(&R) -> &Place) {
     place("region", |p| p.region.as_deref());
     place("provider", |p| p.provider.as_deref());
     place("purchase_option", |p| p.purchase_option.as_deref());
+    place("reservation", |p| p.reservation.as_deref());
 }
 
 fn owner_texts(made: &mut Made, rows: &[HourRow]) {

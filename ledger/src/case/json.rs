@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, fmt};
 use schemas::{Timestamp, time::EmptyWindow};
 use serde_json::value::RawValue;
 
-use crate::HoursError;
+use crate::{HoursError, money::MoneyError};
 
 /// Why a case has no account.
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +30,9 @@ pub enum CaseError {
     /// A world that the rules refuse.
     #[error(transparent)]
     Refused(HoursError),
+    /// A window that is not priced.
+    #[error(transparent)]
+    NotPriced(#[from] MoneyError),
 }
 
 impl CaseError {
@@ -39,6 +42,7 @@ impl CaseError {
             Self::Json(_) | Self::Field { .. } => "bad_input",
             Self::EmptyWindow(_) => "empty_window",
             Self::Refused(err) => err.code(),
+            Self::NotPriced(err) => err.code(),
         }
     }
 }

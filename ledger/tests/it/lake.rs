@@ -281,8 +281,17 @@ fn hour_rows_fill_every_column_and_sum_to_the_capacity() {
         made.push(batch);
     }
     let all = concat_batches(&tables::get("gpu_hours").schema(), &made).unwrap();
-    let always_null =
-        ["region", "provider", "purchase_option", "workload", "queue", "energy_mj", "fb_used_mib_ms", "fb_unobserved_ms"];
+    let always_null = [
+        "region",
+        "provider",
+        "purchase_option",
+        "reservation",
+        "workload",
+        "queue",
+        "energy_mj",
+        "fb_used_mib_ms",
+        "fb_unobserved_ms",
+    ];
     for (field, column) in all.schema().fields().iter().zip(all.columns()) {
         assert_eq!(
             column.null_count() == all.num_rows(),

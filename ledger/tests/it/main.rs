@@ -3,6 +3,7 @@
 
 mod lake;
 mod meters;
+mod money;
 mod naive;
 mod no_inventory;
 mod properties;

@@ -101,7 +101,7 @@ fn wrong_usage_is_exit_code_2() {
     fails(&["report", "--lake", "/tmp", "--tier", "gpu"], 2, &["busy"]);
     fails(&["conformance", "podsources", "x"], 2, &["podresources"]);
     fails(&["conformance", "accounting", "/no/such/file"], 1, &["/no/such/file"]);
-    for command in ["demo", "hours", "report", "sql", "why", "check", "parse", "import", "conformance"] {
+    for command in ["demo", "hours", "report", "money", "sql", "why", "check", "parse", "import", "conformance"] {
         let help = succeeds(&[command, "--help"]);
         assert!(help.contains("Example"), "{command} --help has no example");
     }

@@ -13,6 +13,10 @@ fn every_worked_example_comes_out_and_is_in_the_text() {
     let mut names = Vec::new();
     for entry in fs::read_dir(tree("docs/examples")).unwrap() {
         let path = entry.unwrap().path();
+        // Rate cards and tables of docs/money.md lie beside the cases.
+        if path.extension().is_none_or(|extension| extension != "json") {
+            continue;
+        }
         let name = path.file_name().unwrap().to_str().unwrap().to_owned();
         let mut case: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
         // What is expected is no input.

@@ -10,6 +10,7 @@ mod conformance;
 mod edges;
 mod examples;
 mod hours_job;
+mod money;
 mod newcomer;
 mod peers;
 mod readme;

@@ -39,7 +39,7 @@ fn the_readme_shows_what_the_demo_prints() {
 #[test]
 fn commands_of_the_readme_are_there() {
     let readme = fs::read_to_string(tree("README.md")).unwrap();
-    for command in ["demo", "report", "sql", "check", "hours", "parse", "import", "conformance"] {
+    for command in ["demo", "report", "money", "sql", "check", "hours", "parse", "import", "conformance"] {
         assert!(
             readme.contains(&format!("| `strandline {command} ")) || readme.contains(&format!("| `strandline {command}`")),
             "{command}"

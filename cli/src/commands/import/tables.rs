@@ -25,8 +25,9 @@ use crate::{
 
 /// Import a table (CSV with a header, or NDJSON); columns are mapped with --map FIELD=COLUMN or --mapping FILE
 ///
-/// Fields of allocations: pod, pod_uid, namespace, team, workload, queue, node, device, gpus, weight, bound, started, ended.
-/// Fields of devices: node, device, product, region, zone, provider, purchase_option, parent, profile, weight, replicas, from, to.
+/// Fields of allocations: pod, pod_uid, namespace, team, workload, queue, node, device, gpus, weight, bound, started, ended,
+/// last_checkpoint, terminal_phase (Succeeded or Failed).
+/// Fields of devices: node, device, product, region, zone, provider, purchase_option, reservation, parent, profile, weight, replicas, from, to.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   strandline import allocations jobs.csv --lake lake --map pod=job_id --map team=vc --map gpus=num_gpus --map bound=start_unix --map ended=end_unix
@@ -65,6 +66,8 @@ const ALLOCATION_FIELDS: &[&str] = &[
     "bound",
     "started",
     "ended",
+    "last_checkpoint",
+    "terminal_phase",
 ];
 const DEVICE_FIELDS: &[&str] = &[
     "node",
@@ -74,6 +77,7 @@ const DEVICE_FIELDS: &[&str] = &[
     "zone",
     "provider",
     "purchase_option",
+    "reservation",
     "parent",
     "profile",
     "weight",
@@ -269,10 +273,21 @@ fn holding(row: &Row<'_>, cluster: &str, started_known: bool) -> Result<Read, St
         known_from_ms: (!by_number).then_some(bound.ms()),
         started_ms: started.map(Timestamp::ms),
         ended_ms: ended.map(Timestamp::ms),
+        last_checkpoint_ms: row.time("last_checkpoint")?.map(Timestamp::ms),
+        terminal_phase: phase(row)?,
         end_reason: if ended.is_some() { "terminal".to_owned() } else { String::new() },
         device,
         ..Holding::default()
     })))
+}
+
+/// The phase in which a pod ended; empty where the row does not say.
+fn phase(row: &Row<'_>) -> Result<String, String> {
+    match row.text("terminal_phase") {
+        None => Ok(String::new()),
+        Some(phase @ ("Succeeded" | "Failed")) => Ok(phase.to_owned()),
+        Some(other) => Err(format!("{}: `{other}` is neither Succeeded nor Failed", row.name("terminal_phase"))),
+    }
 }
 
 /// `import devices`.
@@ -307,6 +322,7 @@ pub fn devices(options: &Options, out: &mut dyn Write) -> Result<(), Failure> {
                     zone: row.owned("zone"),
                     provider: row.owned("provider"),
                     purchase_option: row.owned("purchase_option"),
+                    reservation: row.owned("reservation"),
                     ..Node::default()
                 });
                 node.present_from_ms = node.present_from_ms.min(from.ms());
