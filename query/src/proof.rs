@@ -1,9 +1,10 @@
-//! What `strandline check` proves beside closure, a line each: columns, offsets, and the truth where a simulation left it.
+//! What `strandline check` proves beside closure, a line each: columns, offsets, costs, and the truth
+//! where a simulation left it.
 
 use lake::{Lake, LakeError, read};
 use schemas::{Window, status::Tier, tables};
 
-use crate::truth;
+use crate::{money, truth};
 
 /// One proof.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,4 +94,17 @@ pub fn truth(lake: &Lake) -> Result<Proof, LakeError> {
         )
     };
     Ok(Proof { name, outcome: if found.holds() { Outcome::Holds } else { Outcome::Fails }, words })
+}
+
+/// Every hour of `costs` sums to its source, and is of the hour rows that there are.
+pub fn costs(lake: &Lake, window: Option<Window>) -> Result<Proof, LakeError> {
+    let verdict = money::proof::check(lake, window)?;
+    let (outcome, words) = match &verdict.fault {
+        Some(fault) => (Outcome::Fails, format!("{} faults; the first: {fault}", verdict.faults)),
+        None if verdict.hours == 0 => (Outcome::NothingToProve, "no priced hours; `strandline money` makes them".into()),
+        None => {
+            (Outcome::Holds, format!("{} pools of {} hours sum to their source to the micro-unit", verdict.pools, verdict.hours))
+        }
+    };
+    Ok(Proof { name: "costs", outcome, words })
 }

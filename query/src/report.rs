@@ -5,10 +5,11 @@
 //! Hours that are not closed yet are computed as they stand and counted in; hours that a time zone or a bound cuts are
 //! computed anew in parts, from samples and holdings (rule A13).
 //!
-//! Modules in reading order: [`ask`], `fold`, `print`.
+//! Modules in reading order: [`ask`], `fold`, [`priced`], `print`.
 
 pub mod ask;
 mod fold;
+pub mod priced;
 mod print;
 
 use std::{collections::BTreeMap, fmt};
@@ -48,6 +49,9 @@ pub enum ReportError {
         /// The bound inside it.
         at: Timestamp,
     },
+    /// Money by what a rate card does not know.
+    #[error("money is not known by {0}; with --rates group by team, provider, region, product, purchase_option, or UTC time")]
+    NotPriced(String),
     /// A zone that the system does not know, or another fault of the calendar.
     #[error("{0}")]
     Calendar(String),
@@ -108,6 +112,8 @@ pub struct Line {
     pub jobs: u64,
     /// Sum over these jobs of each one's utilized share of its seen time.
     pub job_shares: f64,
+    /// Money in micro-units, where a rate card is given.
+    pub micro: Option<i64>,
 }
 
 impl Line {
@@ -167,6 +173,8 @@ pub struct Report {
     pub open: Option<(usize, Timestamp)>,
     /// Hours that were cut and computed anew.
     pub cut_hours: usize,
+    /// Currency, and GPU time that has no price, where a rate card is given.
+    pub priced: Option<(String, i64)>,
 }
 
 /// Computes a report from the hours of `lake`.
@@ -181,6 +189,13 @@ pub fn report(lake: &Lake, request: &Request) -> Result<Report, ReportError> {
     let mut total = Sums::default();
     folded.groups.values().for_each(|sums| total.add(sums));
     let mut lines: Vec<Line> = folded.groups.into_iter().map(|(keys, sums)| sums.line(keys)).collect();
+    let mut total = total.line(vec![]);
+    let mut priced = None;
+    if let Some(prices) = &request.prices {
+        let unpriced = priced::put(prices, &request.by, &plan.buckets, &mut lines)?;
+        priced = Some((prices.currency.clone(), unpriced));
+        total.micro = Some(lines.iter().filter_map(|line| line.micro).sum());
+    }
     let mut others = None;
     if let Some(top) = request.top.filter(|top| *top < lines.len()) {
         // The largest first; equal ones by their keys.
@@ -195,13 +210,14 @@ pub fn report(lake: &Lake, request: &Request) -> Result<Report, ReportError> {
         window,
         lines,
         others,
-        total: total.line(vec![]),
+        total,
         min_coverage: request.min_coverage,
         unobserved_by: folded.unobserved_by.into_iter().filter(|(_, ms)| *ms != 0).collect(),
         mig_orphan_ms: folded.mig_orphan,
         overcommitted_ms: folded.overcommitted,
         open: plan.open,
         cut_hours: plan.parts.len(),
+        priced,
     })
 }
 
@@ -224,6 +240,7 @@ impl Line {
             unavailable_ms: both(self.unavailable_ms, other.unavailable_ms),
             jobs: self.jobs + other.jobs,
             job_shares: self.job_shares + other.job_shares,
+            micro: both(self.micro.or(Some(0)), other.micro),
         }
     }
 }

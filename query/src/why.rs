@@ -1,11 +1,15 @@
 //! Why an hour row says what it says: the holdings, samples and rules that made it, piece by piece.
 
-use std::fmt::Write as _;
+use std::{collections::BTreeMap, fmt::Write as _};
 
-use lake::{Lake, scan::NodeRange};
+use lake::{
+    Lake,
+    scan::{NodeRange, Scan},
+};
 use ledger::{
-    HourRow,
+    HourRow, baselines,
     explain::{Explanation, Held, Piece, Said, explain},
+    money::Bucket,
     row::What,
 };
 use schemas::{
@@ -17,7 +21,13 @@ use serde_json::{Value, json};
 use crate::{
     account::{self, AccountError, Reach},
     job::Files,
-    live, show,
+    live,
+    money::{
+        bill::{hours, units},
+        card::Card,
+        costs::CostRow,
+    },
+    show,
 };
 
 /// What is to be explained.
@@ -72,6 +82,8 @@ pub struct Why {
     pub rows: Vec<HourRow>,
     /// Whether the hour is still open.
     pub open: bool,
+    /// Shape of work by (namespace, pod), where a label says it.
+    pub shapes: BTreeMap<(String, String), String>,
 }
 
 /// Explains the hour of `at`.
@@ -93,6 +105,7 @@ pub fn why(lake: &Lake, asked: &Asked, at: Timestamp) -> Result<Vec<Why>, WhyErr
         }
     };
     let mut found = Vec::new();
+    let shapes = shapes(&reach)?;
     for node in nodes_with(&reach, asked, window)? {
         let reach = Reach { nodes: node, ..reach.clone() };
         for inputs in account::inputs(&reach, window)? {
@@ -116,6 +129,7 @@ pub fn why(lake: &Lake, asked: &Asked, at: Timestamp) -> Result<Vec<Why>, WhyErr
                     explanation,
                     rows: rows.iter().filter(of_device).cloned().collect(),
                     open,
+                    shapes: shapes.clone(),
                 });
             }
         }
@@ -128,6 +142,27 @@ pub fn why(lake: &Lake, asked: &Asked, at: Timestamp) -> Result<Vec<Why>, WhyErr
         return Err(WhyError::NotThere { asked, hour });
     }
     Ok(found)
+}
+
+/// Shapes of work that pods' labels name.
+fn shapes(reach: &Reach) -> Result<BTreeMap<(String, String), String>, WhyError> {
+    let mut shapes = BTreeMap::new();
+    for part in reach.intervals.iter().filter(|part| part.table.index("shape").is_some()) {
+        let columns = ["namespace", "pod", "shape"];
+        let scan =
+            Scan { table: part.table, columns: Some(&columns), nodes: reach.nodes.clone(), between: None, dictionaries: false };
+        for batch in scan.open(&part.path)? {
+            let batch = batch?;
+            let text = |name: &str, row: usize| show::text_at(&batch, name, row);
+            for row in 0..batch.num_rows() {
+                if let (Some(namespace), Some(pod), Some(shape)) = (text("namespace", row), text("pod", row), text("shape", row))
+                {
+                    shapes.insert((namespace.to_owned(), pod.to_owned()), shape.to_owned());
+                }
+            }
+        }
+    }
+    Ok(shapes)
 }
 
 /// Nodes whose rows name what is asked: only they are computed.
@@ -143,13 +178,7 @@ fn nodes_with(reach: &Reach, asked: &Asked, window: Window) -> Result<Vec<NodeRa
         }
         let timed = part.table.time == "at";
         let between = timed.then(|| (window.from(), window.to()));
-        let scan = lake::scan::Scan {
-            table: part.table,
-            columns: Some(&names),
-            nodes: reach.nodes.clone(),
-            between,
-            dictionaries: false,
-        };
+        let scan = Scan { table: part.table, columns: Some(&names), nodes: reach.nodes.clone(), between, dictionaries: false };
         for batch in scan.open(&part.path)? {
             let batch = batch?;
             let text = |name: &str, row: usize| show::text_at(&batch, name, row);
@@ -219,6 +248,7 @@ impl Why {
             ),
         }
         self.sums(tier, &mut text);
+        self.baselines(tier, &mut text);
         text
     }
 
@@ -299,6 +329,93 @@ impl Why {
                     let _ = writeln!(text, "  unavailable, {}: {}", show::cell(reason), row.ms);
                 }
             }
+        }
+    }
+
+    /// What the owners' time cost, in words: the pool that prices it, and by time their part of its row of `costs` (M4).
+    pub fn price(&self, card: &Card, costs: &[CostRow]) -> String {
+        let mut text = String::from("\nthe price (allocation is billed, never utilization)\n");
+        for row in &self.rows {
+            let Some(owner) = row.owner() else { continue };
+            let place = &row.place;
+            let labels =
+                [&place.provider, &place.region, &place.product, &place.purchase_option, &place.reservation].map(Clone::clone);
+            let name = format!("{}/{}", show::cell(&owner.pod.namespace), show::cell(&owner.pod.name));
+            let pools = card.pools_of(&labels, row.hour_start);
+            if pools.is_empty() {
+                let _ = writeln!(text, "  {name}: no pool of {} matches it: unpriced", card.file);
+            }
+            for (number, _) in pools {
+                let entry = &card.entries[number];
+                let bucket = if owner.pod.team.is_some() { Bucket::Team } else { Bucket::Unattributed };
+                let of_team = |cost: &&CostRow| {
+                    cost.hour == row.hour_start
+                        && cost.pool == entry.pool.name
+                        && cost.bucket() == Some(bucket)
+                        && cost.team == owner.pod.team
+                };
+                let Some(cost) = costs.iter().find(of_team).filter(|cost| cost.gpu_ms > 0) else { continue };
+                let mine = row.ms - owner.on_unready_ms;
+                let micro = i128::from(cost.micro.unwrap_or(0)) * i128::from(mine) / i128::from(cost.gpu_ms);
+                let _ = writeln!(
+                    text,
+                    "  {name}: pool `{}` ({}, line {}) bills {} GPU-hours of its team in this hour at {} {}; by time its part is {}",
+                    show::cell(&entry.pool.name),
+                    card.file,
+                    entry.line,
+                    hours(cost.gpu_ms),
+                    units(cost.micro.unwrap_or(0)),
+                    card.currency,
+                    units(i64::try_from(micro).unwrap_or(i64::MAX)),
+                );
+                if owner.on_unready_ms > 0 {
+                    let _ = writeln!(
+                        text,
+                        "    {} ms on a device that was not ready are in bucket `unready`, nobody's",
+                        owner.on_unready_ms
+                    );
+                }
+            }
+        }
+        text
+    }
+
+    /// What such work usually reads, where its shape is known.
+    fn baselines(&self, tier: Tier, text: &mut String) {
+        for row in &self.rows {
+            let Some(owner) = row.owner() else { continue };
+            let shape = self.shapes.get(&(owner.pod.namespace.to_string(), owner.pod.name.to_string())).map(String::as_str);
+            let Some(baseline) = baselines::of(shape, owner.pod.workload.as_deref()) else { continue };
+            let band = match tier {
+                Tier::Busy => baseline.busy,
+                Tier::Sm => baseline.sm,
+                Tier::Effective => None,
+            };
+            let usual = match band.map(|band| (band.least_ppm, band.most_ppm)) {
+                Some((Some(least), Some(most))) => format!("{} to {}", reading(Ok(least)), reading(Ok(most))),
+                Some((Some(least), None)) => format!("{} and more", reading(Ok(least))),
+                Some((None, Some(most))) => format!("at most {}", reading(Ok(most))),
+                Some((None, None)) | None => continue,
+            };
+            let sums = owner.tiers[tier];
+            let seen = sums.utilized_ms + sums.stranded_ms;
+            let own = if seen > 0 {
+                let used = sums.utilized_ms as f64 * 100.0 / seen as f64;
+                format!("{used:.1} % of the {:.1} % of its time that was seen", seen as f64 * 100.0 / row.ms.max(1) as f64)
+            } else {
+                "not seen".into()
+            };
+            let _ = writeln!(
+                text,
+                "\nbaseline for {} ({}), tier {tier}: {usual}; here {own}\n  source: {}",
+                show::cell(&baseline.name),
+                match baseline.basis {
+                    baselines::Basis::Target => "when it goes well",
+                    baselines::Basis::Found => "as found elsewhere",
+                    baselines::Basis::Symptom => "a symptom",
+                },
+                baseline.source
+            );
         }
     }
 

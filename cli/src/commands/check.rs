@@ -24,6 +24,7 @@ closes:   capacity by the inventory alone (device_hours) equals the hour rows (g
           owner's time its utilized, stranded and unobserved parts in each tier
 schema:   every file has its table's columns and types
 offsets:  hot files have every offset of the log once, and closed hours all of their rows
+costs:    every priced hour sums to its source to the micro-unit, and is of the hour rows that there are
 truth:    where a simulation left the truth, the ledger says it")]
 pub struct Options {
     #[command(flatten)]
@@ -57,7 +58,12 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), Failure> {
         return Err(Failure::because(schema.words));
     }
     let verdict = query::check::check(&lake, window).map_err(Failure::failed)?;
-    let proofs = [schema, proof::offsets(&lake).map_err(Failure::failed)?, proof::truth(&lake).map_err(Failure::failed)?];
+    let proofs = [
+        schema,
+        proof::offsets(&lake).map_err(Failure::failed)?,
+        proof::costs(&lake, window).map_err(Failure::failed)?,
+        proof::truth(&lake).map_err(Failure::failed)?,
+    ];
     let text =
         if json { as_json(&verdict, &proofs) } else { as_text(&verdict) + &proofs.iter().map(proof_text).collect::<String>() };
     out.write_all(text.as_bytes()).map_err(Failure::output)?;

@@ -1,11 +1,17 @@
 //! `strandline money`: what the GPU time cost, and who had it.
 
-use std::{io::Write, path::PathBuf};
+use std::{
+    io::Write,
+    path::{Path, PathBuf},
+};
 
 use clap::{Args, ValueEnum};
+use lake::Lake;
 use query::money::{
     CostsError, Options as Job,
     bill::{self, BillError, By, Request},
+    card::Card,
+    costs::{self, CostRow},
     yaml,
 };
 use schemas::Window;
@@ -74,11 +80,7 @@ const MAX_CARD_BYTES: u64 = 4 << 20;
 /// Runs the command.
 pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), Failure> {
     let by = By::parse_list(&options.by).map_err(Failure::usage)?;
-    let file = options.rates.display().to_string();
-    let bytes =
-        read_file(&options.rates, MAX_CARD_BYTES).map_err(|error| Failure::usage(format!("cannot read {file}: {error}")))?;
-    let text = String::from_utf8(bytes).map_err(|_| Failure::usage(format!("{file}: it is not UTF-8")))?;
-    let card = yaml::card(&file, &text).map_err(|error| Failure::usage(error.to_string()))?;
+    let card = read_card(&options.rates)?;
     let lake = options.lake.open()?;
     let window = match options.month {
         Some(month) => Some(month),
@@ -115,6 +117,20 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), Failure> {
         out.write_all(done.as_bytes()).map_err(Failure::output)?;
     }
     if bill.sums() { Ok(()) } else { Err(Failure::because("the bill does not sum to its source")) }
+}
+
+/// Reads the rate card at `path`.
+pub(super) fn read_card(path: &Path) -> Result<Card, Failure> {
+    let file = path.display().to_string();
+    let bytes = read_file(path, MAX_CARD_BYTES).map_err(|error| Failure::usage(format!("cannot read {file}: {error}")))?;
+    let text = String::from_utf8(bytes).map_err(|_| Failure::usage(format!("{file}: it is not UTF-8")))?;
+    yaml::card(&file, &text).map_err(|error| Failure::usage(error.to_string()))
+}
+
+/// Prices the closed hours of `window` by a card, and reads their rows of `costs`.
+pub(super) fn priced(lake: &Lake, card: &Card, window: Option<Window>) -> Result<Vec<CostRow>, Failure> {
+    let summary = query::money::run(lake, card, Job { window, force: false }, |_, _| {}).map_err(of_costs)?;
+    costs::read(lake, summary.window).map_err(Failure::failed)
 }
 
 fn of_costs(error: CostsError) -> Failure {

@@ -1,13 +1,13 @@
 //! `strandline report`: where the GPU-hours went, by any grouping.
 
-use std::io::Write;
+use std::{io::Write, path::PathBuf};
 
 use clap::{Args, ValueEnum};
-use query::report::{Dimension, ReportError, Request};
+use query::report::{Dimension, ReportError, Request, priced::Prices};
 use schemas::{Window, calendar::Zone, status::Tier};
 
 use crate::{
-    commands::{FormatOption, LakeOption, WindowOption},
+    commands::{FormatOption, LakeOption, WindowOption, money},
     failure::Failure,
 };
 
@@ -38,6 +38,7 @@ impl From<TierOption> for Tier {
   strandline report --lake /tmp/lake --by team
   strandline report --lake /tmp/lake --by team,product,day --from 2026-03-02 --to 2026-03-09 --tier effective
   strandline report --lake /tmp/lake --by team --month 2026-03 --tz Europe/Berlin --top 10 --min-coverage 50
+  strandline report --lake /tmp/lake --by team,purchase_option --rates docs/examples/rates-demo.yaml
   strandline report --lake /tmp/lake --by node,hour --format csv
 
 capacity = allocated + free + unavailable, and allocated = utilized + stranded + unobserved, to the millisecond.
@@ -69,6 +70,9 @@ pub struct Options {
     /// Do not print what was seen of groups that were seen less than this share of their time
     #[arg(long, env = "STRANDLINE_MIN_COVERAGE", value_name = "PERCENT", value_parser = percent)]
     min_coverage: Option<f64>,
+    /// A rate card (YAML, see docs/money.md): money beside the hours
+    #[arg(long, env = "STRANDLINE_RATES", value_name = "FILE")]
+    rates: Option<PathBuf>,
     /// How to print the rows
     #[arg(long, env = "STRANDLINE_FORMAT", value_enum, default_value = "table")]
     format: FormatOption,
@@ -93,6 +97,14 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), Failure> {
         }
         None => options.window.in_zone(&zone)?,
     };
+    let lake = options.lake.open()?;
+    let prices = match &options.rates {
+        None => None,
+        Some(path) => {
+            let card = money::read_card(path)?;
+            Some(Prices { rows: money::priced(&lake, &card, window)?, currency: card.currency.to_string() })
+        }
+    };
     let request = Request {
         by,
         window,
@@ -100,9 +112,10 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), Failure> {
         zone: (options.tz != "UTC").then(|| options.tz.clone()),
         top: options.top.map(|top| top as usize),
         min_coverage: options.min_coverage,
+        prices,
     };
-    let report = query::report::report(&options.lake.open()?, &request).map_err(|error| match error {
-        ReportError::Calendar(_) | ReportError::CannotCut { .. } => Failure::usage(error.to_string()),
+    let report = query::report::report(&lake, &request).map_err(|error| match error {
+        ReportError::Calendar(_) | ReportError::CannotCut { .. } | ReportError::NotPriced(_) => Failure::usage(error.to_string()),
         ReportError::Lake(_) | ReportError::Account(_) | ReportError::NoRows(_) | ReportError::BadRow { .. } => {
             Failure::failed(error)
         }

@@ -19,6 +19,8 @@ use fold::{Folded, Group, Sum};
 mod fold;
 mod print;
 
+pub use print::{hours, units};
+
 macro_rules! keys {
     ($($(#[$doc:meta])* $variant:ident = $text:literal,)+) => {
         /// What a bill is grouped by; the bucket always is.

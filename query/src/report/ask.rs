@@ -6,6 +6,8 @@ use schemas::{
     status::Tier,
 };
 
+use super::priced::Prices;
+
 macro_rules! dimensions {
     ($($(#[$doc:meta])* $variant:ident = $text:literal,)+) => {
         /// What a report is grouped by.
@@ -131,12 +133,14 @@ pub struct Request {
     pub top: Option<usize>,
     /// Least coverage, in percent, at which utilized and stranded time of a line is printed.
     pub min_coverage: Option<f64>,
+    /// Money beside hours.
+    pub prices: Option<Prices>,
 }
 
 impl Request {
     /// The total of all hours, in UTC.
     pub fn of(tier: Tier) -> Self {
-        Self { by: Vec::new(), window: None, tier, zone: None, top: None, min_coverage: None }
+        Self { by: Vec::new(), window: None, tier, zone: None, top: None, min_coverage: None, prices: None }
     }
 }
 

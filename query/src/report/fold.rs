@@ -104,6 +104,7 @@ impl Sums {
             unavailable_ms: known(self.unavailable),
             jobs: shares.len() as u64,
             job_shares: shares.iter().sum(),
+            micro: None,
         }
     }
 }

@@ -6,7 +6,10 @@ use schemas::{HOUR_MS, status::Tier};
 use serde_json::{Map, Value, json};
 
 use super::{Key, Line, Report};
-use crate::show::{self, Format};
+use crate::{
+    money::bill::units,
+    show::{self, Format},
+};
 
 /// Hours with `decimals`, or `-` where not known.
 fn hours(ms: Option<i64>, decimals: usize) -> String {
@@ -46,6 +49,9 @@ impl Report {
             percent(line.mean_by_jobs().filter(|_| seen)),
             percent(line.coverage()),
         ]
+        .into_iter()
+        .chain(self.priced.iter().map(|_| line.micro.map_or("-".into(), cents)))
+        .collect()
     }
 
     fn table(&self) -> String {
@@ -54,6 +60,7 @@ impl Report {
         let mut header: Vec<String> = self.by.iter().map(|d| d.as_str().to_owned()).collect();
         header.resize(keys, String::new());
         header.extend(FIGURES.map(str::to_owned));
+        header.extend(self.priced.iter().map(|(currency, _)| show::cell(currency)));
         rows.push(header);
         let grouped = !self.by.is_empty();
         for line in self.lines.iter().filter(|_| grouped) {
@@ -135,6 +142,15 @@ impl Report {
             let _ =
                 writeln!(text, "groups seen less than {least} % of their time: {unseen}; what was seen of them is not printed");
         }
+        if let Some((currency, unpriced)) = &self.priced {
+            let _ = writeln!(
+                text,
+                "money is what `strandline money` bills for closed hours, {} {} in all; GPU-hours without a price: {}",
+                total.micro.map_or("-".into(), units),
+                show::cell(currency),
+                hours(Some(*unpriced), 2)
+            );
+        }
         if let Some((hours, to)) = self.open {
             let noun = if hours == 1 { "hour is" } else { "hours are" };
             let _ = writeln!(
@@ -176,7 +192,8 @@ impl Report {
                 "free_ms": line.free_ms, "unavailable_ms": line.unavailable_ms, "jobs": line.jobs,
                 "used_percent_by_hours": line.mean_by_hours().filter(|_| self.is_seen(line)),
                 "used_percent_by_jobs": line.mean_by_jobs().filter(|_| self.is_seen(line)),
-                "coverage_percent": line.coverage(),
+                "coverage_percent": line.coverage(), "micro": line.micro,
+                "currency": self.priced.as_ref().map(|(currency, _)| currency),
             });
             if self.others.as_ref().is_some_and(|(_, others)| std::ptr::eq(others, line)) {
                 object.insert("others".into(), json!(self.others.as_ref().map(|(count, _)| count)));
@@ -193,7 +210,7 @@ impl Report {
     fn csv(&self) -> String {
         let mut text = String::new();
         let names = self.by.iter().map(|d| d.as_str());
-        let header: Vec<&str> = names.chain(CSV_FIGURES).collect();
+        let header: Vec<&str> = names.chain(CSV_FIGURES).chain(self.priced.iter().flat_map(|_| ["micro", "currency"])).collect();
         let _ = writeln!(text, "{}", header.join(","));
         let others = self.others.iter().map(|(_, line)| line);
         for line in self.lines.iter().chain(others) {
@@ -217,10 +234,20 @@ impl Report {
             cells.extend(figures.map(|ms| ms.map_or(String::new(), |ms| ms.to_string())));
             let shares = [line.mean_by_hours().filter(|_| seen), line.mean_by_jobs().filter(|_| seen), line.coverage()];
             cells.extend(shares.map(|share| share.map_or(String::new(), |share| format!("{share:.4}"))));
+            if let Some((currency, _)) = &self.priced {
+                cells.extend([line.micro.map_or(String::new(), |micro| micro.to_string()), quoted(currency)]);
+            }
             let _ = writeln!(text, "{}", cells.join(","));
         }
         text
     }
+}
+
+/// Micro-units as units with two decimals, rounded half away from zero; the exact sum stands below the table.
+fn cents(micro: i64) -> String {
+    let hundredths = (i128::from(micro).abs() + 5_000) / 10_000;
+    let sign = if micro < 0 && hundredths != 0 { "-" } else { "" };
+    format!("{sign}{}.{:02}", hundredths / 100, hundredths % 100)
 }
 
 const CSV_FIGURES: [&str; 10] = [

@@ -16,7 +16,7 @@ pub fn units(micro: i64) -> String {
 }
 
 /// GPU-hours with three decimals, rounded half away from zero.
-fn hours(gpu_ms: i64) -> String {
+pub fn hours(gpu_ms: i64) -> String {
     let thousandth = HOUR_MS.unsigned_abs() / 1000;
     let rounded = (gpu_ms.unsigned_abs() + thousandth / 2) / thousandth;
     format!("{}{}.{:03}", if gpu_ms < 0 { "-" } else { "" }, rounded / 1000, rounded % 1000)
