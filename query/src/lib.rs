@@ -7,10 +7,11 @@
 //! every table ──DataFusion──> sql
 //! ```
 //!
-//! Modules in reading order: [`sql`], [`account`], [`job`], [`live`], [`money`], [`report`], [`check`], [`truth`], [`proof`], [`why`], [`show`].
+//! Modules in reading order: [`sql`], [`account`], [`job`], [`hours_sql`], [`live`], [`money`], [`report`], [`check`], [`truth`], [`proof`], [`why`], [`show`].
 
 pub mod account;
 pub mod check;
+pub mod hours_sql;
 pub mod job;
 pub mod live;
 pub mod money;

@@ -7,5 +7,6 @@ mod money;
 mod naive;
 mod no_inventory;
 mod properties;
+mod settled;
 mod vectors;
 mod worlds;

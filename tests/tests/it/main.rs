@@ -10,6 +10,7 @@ mod conformance;
 mod edges;
 mod examples;
 mod hours_job;
+mod hours_sql;
 mod money;
 mod newcomer;
 mod peers;
@@ -17,3 +18,7 @@ mod readme;
 mod real_input;
 mod real_page;
 mod reports;
+mod sql_world;
+#[path = "../../../ledger/tests/it/worlds.rs"]
+#[allow(dead_code)]
+mod worlds;

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::command::{succeeds, tree, tree_text};
 
 /// Python with the peers' packages: `./x python` makes it on the first call.
-fn python() -> String {
+pub fn python() -> String {
     let made = Command::new(tree("x")).arg("python").output().unwrap();
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     String::from_utf8(made.stdout).unwrap().trim().to_owned()
