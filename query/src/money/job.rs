@@ -86,6 +86,10 @@ impl<'c> Job<'c> {
         let hours = self.files.0.keys().filter(|(table, _)| *table == "allocations").map(|(_, hour)| *hour);
         let mut lost = Vec::new();
         for hour in hours.filter(|hour| *hour >= window.from() && (productive || *hour < window.to())) {
+            // Most hours lost nothing, and one column says so.
+            if !restarts::may_be_of(hour, &told, &self.files.rows("allocations", hour, &["terminal_phase"])?) {
+                continue;
+            }
             let allocations = self.files.rows("allocations", hour, &restarts::COLUMNS)?;
             let nodes = || self.files.rows("nodes", hour, &restarts::NODE_COLUMNS);
             let found = restarts::of_hour(hour, &allocations, &told, nodes)?;

@@ -161,6 +161,15 @@ struct Holding {
     failed: bool,
 }
 
+/// Whether an hour may have lost anything; `phases` are its allocations, with the column of that name at least.
+pub(super) fn may_be_of(hour: Timestamp, imported: &[Imported], phases: &[RecordBatch]) -> bool {
+    let failed = |batch: &RecordBatch| {
+        let phases = Columns(batch).texts("terminal_phase");
+        (0..batch.num_rows()).any(|row| text(phases, row) == Some("Failed"))
+    };
+    imported.iter().any(|restart| hour < restart.at && restart.at <= hour.plus_ms(HOUR_MS)) || phases.iter().any(failed)
+}
+
 /// What `hour` lost; `nodes` is asked only where there is something.
 pub(super) fn of_hour(
     hour: Timestamp,

@@ -155,13 +155,14 @@ impl<'c> Supply<'c> {
         }
     }
 
-    fn thing(&mut self, name: String) -> usize {
-        let fresh = self.open.len();
-        let thing = *self.names.entry(name).or_insert(fresh);
-        if thing == fresh {
-            self.open.push(None);
+    fn thing(&mut self, name: &str) -> usize {
+        if let Some(thing) = self.names.get(name) {
+            return *thing;
         }
-        thing
+        let fresh = self.open.len();
+        self.names.insert(name.to_owned(), fresh);
+        self.open.push(None);
+        fresh
     }
 
     /// Takes one hour, and the hour after it where that is known: an interval that ends with the hour may go on in the next.
@@ -294,7 +295,7 @@ impl<'c> Supply<'c> {
         for run in running {
             let pool = self.pool_of_run(&run, hour);
             let (from, to) = (run.from.max(hour), run.to.min(end));
-            let thing = self.thing(format!("run {}", run.id));
+            let thing = self.thing(&format!("run {}", run.id));
             parts.push(Part { thing, gpus: run.gpus, pool, from, to, begin: run.from, ends: run.to <= end });
         }
         parts
@@ -317,6 +318,8 @@ impl<'c> Supply<'c> {
             let (begins, ends) = (columns.times("interval_from"), columns.times("interval_to"));
             let (observed, revisions) = (columns.times("observed_at"), columns.ints("revision"));
             let mut last: Option<(usize, Option<usize>)> = None;
+            // Rows are sorted, so names are made anew for few of them.
+            let (mut of_node, mut node, mut name, mut is_listed) = (None, String::new(), String::new(), false);
             for row in 0..batch.num_rows() {
                 let (Some(from), Some(to), Some(begin)) = (time(from, row), time(to, row), time(begins, row)) else { continue };
                 let pool = match last {
@@ -326,18 +329,25 @@ impl<'c> Supply<'c> {
                 last = Some((row, pool));
                 let state = (time(observed, row), int(revisions, row));
                 let spell = Spell { from, to, begin, ends: time(ends, row).is_some_and(|end| end <= to), state, pool };
-                let node = format!("{}/{}", text(clusters, row).unwrap_or("?"), text(names, row).unwrap_or("?"));
+                let place = (text(clusters, row).unwrap_or("?"), text(names, row).unwrap_or("?"));
+                if of_node != Some(place) {
+                    (of_node, node, is_listed) = (Some(place), format!("{}/{}", place.0, place.1), false);
+                }
                 match text(kinds, row).and_then(InventoryKind::from_text) {
                     Some(InventoryKind::Device) => {
                         let Some(device) = text(devices, row) else { continue };
-                        let thing = self.thing(format!("{node}/{}", text(parents, row).unwrap_or(device)));
-                        spells.entry(thing).or_default().push(spell);
-                        listed.insert(node);
+                        name.clear();
+                        name.extend([&node, "/", text(parents, row).unwrap_or(device)]);
+                        spells.entry(self.thing(&name)).or_default().push(spell);
+                        if !is_listed {
+                            listed.insert(node.clone());
+                            is_listed = true;
+                        }
                     }
                     Some(InventoryKind::Node) => {
                         let shared = int(replicas, row).unwrap_or(1).max(1);
                         let gpus = int(gpus, row).unwrap_or(0).max(0);
-                        counted.insert(node, ((gpus + shared - 1) / shared, spell));
+                        counted.insert(node.clone(), ((gpus + shared - 1) / shared, spell));
                     }
                     Some(InventoryKind::Unavailable) | None => {}
                 }
@@ -346,7 +356,7 @@ impl<'c> Supply<'c> {
         // A node that counts its GPUs and lists none.
         for (node, (gpus, spell)) in counted.into_iter().filter(|(node, _)| !listed.contains(node)) {
             for number in 1..=gpus {
-                let thing = self.thing(format!("{node}/unnamed:{number}"));
+                let thing = self.thing(&format!("{node}/unnamed:{number}"));
                 spells.entry(thing).or_default().push(spell.clone());
             }
         }
