@@ -278,3 +278,126 @@ fn why_names_the_holding_the_samples_and_the_sums() {
     let utilized: i64 = utilized.parse().unwrap();
     assert!((sum - utilized * 1_000_000).abs() <= 1_000_000, "{sum} against {utilized}");
 }
+
+#[test]
+fn money_beside_hours_sums_to_the_bill() {
+    let folder = tempfile::tempdir().unwrap();
+    let lake = demo(folder.path(), "2", "82");
+    let root = lake.root().to_str().unwrap().to_owned();
+    let card = folder.path().join("rates.yaml");
+    fs::write(
+        &card,
+        "currency: USD\npools:\n  - pool: l4\n    kind: per_use\n    match: {product: NVIDIA L4}\n    price_per_gpu_hour: \"0.70\"\n\
+         \x20 - pool: year\n    kind: commitment\n    match: {product: NVIDIA H100 80GB HBM3}\n    gpus: 6\n    from: 2026-01-01\n    to: 2027-01-01\n\
+         \x20   upfront: \"0\"\n    recurring_per_gpu_hour: \"2.00\"\n",
+    )
+    .unwrap();
+    let card = card.to_str().unwrap();
+    let json = |line: &[&str]| -> Vec<serde_json::Value> {
+        let line = [line, &["--lake", &root, "--rates", card, "--format", "json"]].concat();
+        succeeds(&line).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let sum = |lines: &[serde_json::Value]| lines.iter().filter_map(|line| line["micro"].as_i64()).sum::<i64>();
+    let bill = sum(&json(&["money", "--by", "team"]));
+    assert!(bill > 0);
+    for by in ["team", "product", "team,hour", ""] {
+        assert_eq!(sum(&json(&["report", "--by", by])), bill, "by `{by}`");
+    }
+    for by in ["pod", "node"] {
+        let ran = strandline(&["report", "--lake", &root, "--by", by, "--rates", card]);
+        assert!(ran.code == 2 && ran.message.contains("money is not known by"), "{}", ran.message);
+    }
+    let pod = succeeds(&[
+        "sql",
+        "--lake",
+        &root,
+        "--format",
+        "csv",
+        "SELECT pod_uid FROM gpu_hours WHERE kind = 'owner' AND device IS NOT NULL AND product = 'NVIDIA L4' AND hour = '01' AND on_unready_ms = 0 LIMIT 1",
+    ]);
+    let why = |extra: &[&str]| {
+        succeeds(
+            &[&["why", "--lake", &root, "--pod", pod.lines().nth(1).unwrap(), "--at", "2026-03-02T01:10:00Z"], extra].concat(),
+        )
+    };
+    assert!(why(&["--rates", card]).contains("pool `l4` ("), "{}", why(&["--rates", card]));
+    assert!(!why(&[]).contains("the price"));
+    assert!(succeeds(&["check", "--lake", &root]).contains("costs: holds: "));
+}
+
+#[test]
+fn a_lake_with_faults_fails_its_proofs_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let lake = demo(folder.path(), "2", "83");
+    let root = lake.root().to_str().unwrap().to_owned();
+    let check = |extra: &[&str]| strandline(&[&["check", "--lake", &root], extra].concat());
+    let whole = check(&[]);
+    for proof in ["closes: ", "schema: holds: ", "offsets: holds: ", "costs: nothing to prove: ", "truth: holds: "] {
+        assert!(whole.code == 0 && whole.out.lines().any(|line| line.starts_with(proof)), "{proof}: {}", whole.out);
+    }
+    // A hot file that is gone is a gap of offsets, and its rows are in closed hours all the same.
+    let hot = lake.hot_files(tables::get("scrapes")).unwrap();
+    let first = hot
+        .iter()
+        .find(|file| hot.iter().any(|next| next.key.partition == file.key.partition && next.key.start > file.key.start));
+    if let Some(file) = first {
+        let bytes = fs::read(&file.path).unwrap();
+        fs::remove_file(&file.path).unwrap();
+        let ran = check(&["--offsets"]);
+        assert!(ran.code == 1 && ran.out.starts_with("offsets: FAILS: "), "{}", ran.out);
+        fs::write(&file.path, bytes).unwrap();
+    }
+    assert_eq!(check(&["--offsets"]).code, 0);
+    // A closed hour that was made without a file of the log.
+    let samples = tables::get("gpu_samples");
+    let closed = lake.closed_files(samples, None).unwrap();
+    let (key, rows) = (closed[0].key, read::rows(samples, &closed[0].path, None).unwrap());
+    let footer = lake::Footer { inputs: Some("{}".into()), ..lake::Footer::default() };
+    let before = fs::read(&closed[0].path).unwrap();
+    lake.publish_closed(samples, key, &rows, footer).unwrap();
+    let ran = check(&["--offsets"]);
+    assert!(ran.code == 1 && ran.out.contains("of gpu_samples lacks the rows of offset"), "{}", ran.out);
+    fs::write(&closed[0].path, before).unwrap();
+    // A table of a later row layout is refused by name, wherever it is read.
+    let newer = fs::read(&closed[0].path).unwrap();
+    let place = newer.windows(25).position(|w| w == b"strandline.schema_version").unwrap();
+    let mut bytes = newer.clone();
+    let digit = (place + 25..place + 32).find(|i| bytes[*i] == b'1').unwrap();
+    bytes[digit] = b'9';
+    fs::write(&closed[0].path, bytes).unwrap();
+    for command in [&["check", "--lake", &root][..], &["hours", "--lake", &root, "--force"]] {
+        let ran = strandline(command);
+        assert!(
+            ran.code == 1 && ran.message.contains("row layout 9, this one knows 1") && ran.message.contains("upgrade"),
+            "{}",
+            ran.message
+        );
+    }
+    fs::write(&closed[0].path, newer).unwrap();
+    // Another account of a pod than the truth's.
+    let hours = tables::get("gpu_hours");
+    let file = lake.closed_files(hours, None).unwrap().remove(0);
+    let rows = read::rows(hours, &file.path, None).unwrap();
+    let fewer: Vec<RecordBatch> = rows.iter().map(|batch| batch.slice(0, batch.num_rows() - 1)).collect();
+    lake.publish_closed(hours, file.key, &fewer, lake::Footer::default()).unwrap();
+    let ran = check(&[]);
+    assert!(ran.code == 1 && (ran.out.contains("DOES NOT CLOSE") || ran.out.contains("truth: FAILS")), "{}", ran.out);
+}
+
+#[test]
+fn days_that_a_lake_lacks_are_no_hours_and_the_rest_closes() {
+    let folder = tempfile::tempdir().unwrap();
+    let lake = demo(folder.path(), "3", "84");
+    let root = lake.root().to_str().unwrap().to_owned();
+    let whole = succeeds(&["report", "--lake", &root, "--by", "hour", "--format", "csv"]);
+    for table in tables::all() {
+        let middle = ClosedKey { hour: lake.watermark().unwrap().unwrap().from.plus_ms(HOUR_MS), shard: 0 };
+        lake.remove_closed(table, middle).unwrap();
+    }
+    let left = succeeds(&["report", "--lake", &root, "--by", "hour", "--format", "csv"]);
+    assert_eq!(left.lines().count() + 1, whole.lines().count(), "an hour that is not there is not printed as nothing");
+    assert!(left.lines().all(|line| whole.contains(line)), "{left}\n{whole}");
+    let again = succeeds(&["hours", "--lake", &root]);
+    assert!(again.starts_with("2 hours computed"), "its neighbours stand on it: {again}");
+    assert!(succeeds(&["check", "--lake", &root]).starts_with("closes: "));
+}
