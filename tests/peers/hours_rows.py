@@ -18,32 +18,9 @@ def duckdb_rows(query: str):
 
 
 def spark_rows(query: str):
-    from pyspark.sql import SparkSession
+    import spark_session
 
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.memory": "1g",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.ansi.enabled": "true",
-        # The reader that this one stands in for does not know byte-stream-split floats.
-        "spark.sql.parquet.enableVectorizedReader": "false",
-        # A small lake: planning and compiling for a cluster would take minutes.
-        "spark.sql.shuffle.partitions": "1",
-        "spark.sql.adaptive.enabled": "false",
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-        "spark.log.level": "ERROR",
-        "spark.sql.constraintPropagation.enabled": "false",
-        "spark.sql.maxPlanStringLength": "1000",
-        # Nor is there time for the machine code of a long run, or more than one collector thread.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    }
-    builder = SparkSession.builder.master("local[2]")
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    session = builder.getOrCreate()
+    session = spark_session.start(cores=2)
     try:
         frame = session.sql(query)
         return frame.columns, [tuple(row) for row in frame.collect()]

@@ -14,6 +14,7 @@ mod hours_sql;
 mod money;
 mod newcomer;
 mod peers;
+mod questions;
 mod readme;
 mod real_input;
 mod real_page;
