@@ -7,7 +7,8 @@
 //! every table ──DataFusion──> sql
 //! ```
 //!
-//! Modules in reading order: [`sql`], [`account`], [`job`], [`hours_sql`], [`live`], [`money`], [`report`], [`check`], [`truth`], [`proof`], [`why`], [`show`].
+//! Modules in reading order: [`sql`], [`account`], [`job`], [`hours_sql`], [`questions`], [`live`], [`money`], [`report`], [`check`], [`truth`],
+//! [`proof`], [`why`], [`show`].
 
 pub mod account;
 pub mod check;
@@ -16,6 +17,7 @@ pub mod job;
 pub mod live;
 pub mod money;
 pub mod proof;
+pub mod questions;
 pub mod report;
 pub mod show;
 pub mod sql;
