@@ -289,8 +289,19 @@ const BRANCHES: [Branch; 3] = [
 ];
 
 /// Columns that say where and when.
-const PLACE: [&str; 10] =
-    ["hour_start", "cluster", "node", "device", "parent", "profile", "product", "region", "provider", "purchase_option"];
+const PLACE: [&str; 11] = [
+    "hour_start",
+    "cluster",
+    "node",
+    "device",
+    "parent",
+    "profile",
+    "product",
+    "region",
+    "provider",
+    "purchase_option",
+    "reservation",
+];
 /// Columns that say whose.
 const OWNER: [&str; 6] = ["pod_uid", "namespace", "pod", "workload", "team", "queue"];
 
