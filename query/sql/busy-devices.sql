@@ -6,41 +6,55 @@
    devices that the pod held were seen: p50 is the smallest number that is not exceeded for half of that time. partly_seen_ms is the pod's
    other time with a device, in milliseconds of its clock: unknown is not idle. All three are null where no time was seen whole. width
    is the most devices held at once: of a gang it is the floor, whatever the percentiles say. coverage is seen_ms of the pod's time with a
-   device. Two sources of one device and instant are one sample, the busier (A9); a node's clock skew (A11) is not taken out here.
+   device. Two sources of one device and instant are one sample, the busier (A9); a node's clock that is off by over 500 ms is put right (A11).
 
    Milliseconds of an instant are its digits: no function for that is common to the engines. Right from 1970 to 2099, the session in UTC. */
-WITH records AS (
-  SELECT s.cluster, s.node, s.device, s.at,
-    MAX(CASE
-      WHEN COALESCE(s.dev_gpu_util, s.prof_gr_engine_active) > 0 THEN 1
-      WHEN COALESCE(s.dev_gpu_util, s.prof_gr_engine_active) = 0 THEN 0
-    END) AS busy
+WITH skew AS (
+  SELECT x.cluster, x.node, x.source, x.at, MAX(x.skew_ms) AS ms
+  FROM scrapes AS x
+  WHERE ABS(x.skew_ms) > 500
+  GROUP BY x.cluster, x.node, x.source, x.at
+), readings AS (
+  /* What is out of range is no reading (A6), and GPU_UTIL says nothing of a MIG instance. */
+  SELECT s.cluster, s.node, s.device, s.source, s.at,
+    CASE WHEN s.parent IS NULL AND s.dev_gpu_util BETWEEN 0 AND 100 THEN s.dev_gpu_util END AS gpu_util,
+    CASE
+      WHEN s.prof_gr_engine_active >= 0
+        AND CAST(s.prof_gr_engine_active AS DOUBLE) < CASE WHEN s.parent IS NULL THEN 1.0100000005e0 ELSE 1.5000000005e0 END
+      THEN ROUND(CAST(s.prof_gr_engine_active AS DOUBLE) * 1000000)
+    END AS active_ppm
   FROM gpu_samples AS s
-  GROUP BY s.cluster, s.node, s.device, s.at
 ), timed AS (
-  SELECT r.cluster, r.node, r.device, r.busy, DATE_TRUNC('hour', r.at) AS hour_start,
+  SELECT r.cluster, r.node, r.device, r.gpu_util, r.active_ppm,
     86400000 * CAST(EXTRACT(DOY FROM r.at) - 1 + 365 * (EXTRACT(YEAR FROM r.at) - 1970) + (EXTRACT(YEAR FROM r.at) - 1969 - (EXTRACT(YEAR FROM r.at) - 1969) % 4) / 4 AS BIGINT)
     + 3600000 * CAST(EXTRACT(HOUR FROM r.at) AS BIGINT) + 60000 * CAST(EXTRACT(MINUTE FROM r.at) AS BIGINT)
     + 1000 * CAST(SUBSTR(CAST(r.at AS STRING), 18, 2) AS BIGINT)
-    + CAST(RPAD(SPLIT_PART(SPLIT_PART(SPLIT_PART(CAST(r.at AS STRING), '.', 2), '+', 1), 'Z', 1), 3, '0') AS BIGINT) AS at_ms
-  FROM records AS r
-), spoken AS (
-  SELECT t.cluster, t.node, t.device, t.busy, t.hour_start, t.at_ms,
-    LEAD(t.at_ms) OVER (PARTITION BY t.cluster, t.node, t.device ORDER BY t.at_ms) AS next_ms
+    + CAST(RPAD(SPLIT_PART(SPLIT_PART(SPLIT_PART(CAST(r.at AS STRING), '.', 2), '+', 1), 'Z', 1), 3, '0') AS BIGINT)
+    - COALESCE(k.ms, 0) AS at_ms
+  FROM readings AS r
+  LEFT JOIN skew AS k ON k.cluster = r.cluster AND k.node = r.node AND k.source = r.source AND k.at = r.at
+), records AS (
+  SELECT t.cluster, t.node, t.device, t.at_ms,
+    CASE WHEN COALESCE(MAX(t.gpu_util), MAX(t.active_ppm)) > 0 THEN 1 WHEN COALESCE(MAX(t.gpu_util), MAX(t.active_ppm)) = 0 THEN 0 END AS busy
   FROM timed AS t
+  GROUP BY t.cluster, t.node, t.device, t.at_ms
+), spoken AS (
+  SELECT r.cluster, r.node, r.device, r.busy, r.at_ms, r.at_ms - r.at_ms % 3600000 AS hour_ms,
+    LEAD(r.at_ms) OVER (PARTITION BY r.cluster, r.node, r.device ORDER BY r.at_ms) AS next_ms
+  FROM records AS r
 ), reach AS (
   /* A sample may speak into the hour after its own. */
-  SELECT s.cluster, s.node, s.device, s.busy, s.hour_start, s.at_ms, s.next_ms FROM spoken AS s WHERE s.busy IS NOT NULL
+  SELECT s.cluster, s.node, s.device, s.busy, s.at_ms, s.hour_ms, s.next_ms FROM spoken AS s WHERE s.busy IS NOT NULL
   UNION ALL
-  SELECT s.cluster, s.node, s.device, s.busy, s.hour_start + INTERVAL '1' HOUR AS hour_start, s.at_ms, s.next_ms
+  SELECT s.cluster, s.node, s.device, s.busy, s.at_ms, s.hour_ms + 3600000 AS hour_ms, s.next_ms
   FROM spoken AS s
   WHERE s.busy IS NOT NULL
 ), pieces AS (
-  SELECT p.hour_start, p.cluster, p.pod_uid, p.node, p.device, p.horizon_ms,
+  SELECT p.cluster, p.pod_uid, p.node, p.device, p.horizon_ms,
     86400000 * CAST(EXTRACT(DOY FROM p.from_at) - 1 + 365 * (EXTRACT(YEAR FROM p.from_at) - 1970) + (EXTRACT(YEAR FROM p.from_at) - 1969 - (EXTRACT(YEAR FROM p.from_at) - 1969) % 4) / 4 AS BIGINT)
-      + 3600000 * CAST(EXTRACT(HOUR FROM p.from_at) AS BIGINT) + 60000 * CAST(EXTRACT(MINUTE FROM p.from_at) AS BIGINT)
-      + 1000 * CAST(SUBSTR(CAST(p.from_at AS STRING), 18, 2) AS BIGINT)
-      + CAST(RPAD(SPLIT_PART(SPLIT_PART(SPLIT_PART(CAST(p.from_at AS STRING), '.', 2), '+', 1), 'Z', 1), 3, '0') AS BIGINT) AS from_ms,
+    + 3600000 * CAST(EXTRACT(HOUR FROM p.from_at) AS BIGINT) + 60000 * CAST(EXTRACT(MINUTE FROM p.from_at) AS BIGINT)
+    + 1000 * CAST(SUBSTR(CAST(p.from_at AS STRING), 18, 2) AS BIGINT)
+    + CAST(RPAD(SPLIT_PART(SPLIT_PART(SPLIT_PART(CAST(p.from_at AS STRING), '.', 2), '+', 1), 'Z', 1), 3, '0') AS BIGINT) AS from_ms,
     86400000 * CAST(EXTRACT(DOY FROM p.to_at) - 1 + 365 * (EXTRACT(YEAR FROM p.to_at) - 1970) + (EXTRACT(YEAR FROM p.to_at) - 1969 - (EXTRACT(YEAR FROM p.to_at) - 1969) % 4) / 4 AS BIGINT)
     + 3600000 * CAST(EXTRACT(HOUR FROM p.to_at) AS BIGINT) + 60000 * CAST(EXTRACT(MINUTE FROM p.to_at) AS BIGINT)
     + 1000 * CAST(SUBSTR(CAST(p.to_at AS STRING), 18, 2) AS BIGINT)
@@ -56,7 +70,7 @@ WITH records AS (
     GREATEST(r.at_ms, p.from_ms) AS from_ms,
     LEAST(COALESCE(r.next_ms, p.to_ms), r.at_ms + p.horizon_ms, p.to_ms) AS to_ms
   FROM pieces AS p
-  JOIN reach AS r ON r.cluster = p.cluster AND r.node = p.node AND r.device = p.device AND r.hour_start = p.hour_start
+  JOIN reach AS r ON r.cluster = p.cluster AND r.node = p.node AND r.device = p.device AND r.hour_ms = p.from_ms - p.from_ms % 3600000
   WHERE r.at_ms >= p.held_ms AND r.at_ms < p.to_ms AND r.at_ms + p.horizon_ms > p.from_ms
     AND (r.next_ms IS NULL OR r.next_ms > p.from_ms)
 ), edges AS (

@@ -6,16 +6,19 @@
    counted as whole GPUs, rounded up. lost_ms is the sum of three: scattered_ms (whole and free, too few on their node), partial_ms (free
    MIG instances and slack of shared GPUs), and orphan_ms (what MIG layouts leave over, A8: unavailable, not free). free_ms = usable_ms +
    scattered_ms + partial_ms. lost_share is lost_ms of free_ms + orphan_ms, null where that is 0. No reading is needed for it. A node
-   with several products stands under the first of them.
+   with several products stands under the first of them. Hours that are not closed have no settled holdings and are left out.
 
    Milliseconds of an instant are its digits: no function for that is common to the engines. Right from 1970 to 2099, the session in UTC. */
 WITH shapes AS (
   SELECT 1 AS shape UNION ALL SELECT 2 AS shape UNION ALL SELECT 4 AS shape UNION ALL SELECT 8 AS shape
+), settled AS (
+  SELECT DISTINCT p.hour_start, p.cluster, p.node FROM settled_holdings AS p
 ), places AS (
   SELECT h.hour_start, h.cluster, h.node, MIN(h.product) AS product, MIN(h.region) AS region, MIN(h.purchase_option) AS purchase_option,
     CAST(SUM(CASE WHEN h.kind = 'free' THEN h.ms ELSE 0 END) AS BIGINT) AS free_ms,
     CAST(SUM(CASE WHEN h.kind = 'unavailable' AND h.reason = 'mig_orphan' THEN h.ms ELSE 0 END) AS BIGINT) AS orphan_ms
   FROM gpu_hours AS h
+  JOIN settled AS s ON s.hour_start = h.hour_start AND s.cluster = h.cluster AND s.node = h.node
   GROUP BY h.hour_start, h.cluster, h.node
 ), pieces AS (
   SELECT p.hour_start, p.cluster, p.node, p.from_at, p.to_at, 1 AS free, 0 AS taken_num, 1 AS taken_den

@@ -3,7 +3,8 @@
    One row per product x region x purchase option. Idle is free time of gpu_hours in whole-GPU-equivalent device-milliseconds (A1), net of
    what is held by number (A16). Unserved is GPUs asked times time waited, in GPU-milliseconds; waits are of pods, in milliseconds. Waits
    that ended with a node (admitted), that have not ended (waiting: censored, at least this long) and that were given up (withdrawn) stand
-   apart: a mean over the first alone would hide the rest. A wait is counted from the lake's rows, so it reaches up to the last closed hour.
+   apart: a mean over the first alone would hide the rest. A wait is counted from the lake's rows, so it reaches up to the last closed hour,
+   and so does idle.
    Demand that was bound stands at its node's product, region and purchase option as the inventory says them; what waits, or gave up, stands
    at the product it asked for, with region and purchase option null, and at product null where it would take any. Products are
    compared as labels write them, blanks as dashes. admitted_mean_wait_ms is to the nearest, half up; null where nobody was admitted.
@@ -44,6 +45,7 @@ WITH places AS (
   SELECT REPLACE(h.product, ' ', '-') AS product, h.region, h.purchase_option, 'idle' AS outcome, 0 AS wait_ms, 0 AS gpu_ms,
     h.ms AS capacity_ms, CASE WHEN h.kind = 'free' THEN h.ms ELSE 0 END AS idle_ms
   FROM gpu_hours AS h
+  WHERE h.flags IS NULL OR h.flags NOT LIKE '%open_hour%'
 ), sums AS (
   SELECT x.product, x.region, x.purchase_option,
     CAST(SUM(x.capacity_ms) AS BIGINT) AS capacity_ms,

@@ -78,23 +78,31 @@ def fragmentation() -> None:
     hour_row("m", "m-3", 514_286, place, kind="unavailable", reason="mig_orphan")
 
 
-def sample(node, device, ms, util) -> None:
-    add("gpu_samples", ms // HOUR_MS, node=node, device=device, at=at(ms), source="s", dev_gpu_util=util)
+def sample(node, device, ms, util, **columns) -> None:
+    add("gpu_samples", ms // HOUR_MS, node=node, device=device, at=at(ms), source="s", dev_gpu_util=util, **columns)
 
 
 def gangs() -> None:
-    # Eight devices for an hour, all busy for five minutes, then the first alone; the last falls silent after 23:49.
+    # Eight devices for an hour, all busy for five minutes, then the first alone; the last falls silent after 23:49. At 23:20 it reads a
+    # blank of int32, at 23:10 it has no GPU_UTIL but the other field.
     for gpu in range(8):
         piece("b", f"b-{gpu}", "owner", 0, HOUR_MS, pod_uid="burst", held_from=at(0))
         for minute in range(50 if gpu == 7 else 60):
-            sample("b", f"b-{gpu}", minute * 60_000, 95 if minute < 5 else 90 if gpu == 0 else 0)
-    # Two devices across midnight, in two pieces each; both busy for two minutes. The sample before the first was another owner's time.
+            if gpu == 7 and minute == 20:
+                sample("b", "b-7", minute * 60_000, 2_147_483_632)
+            elif gpu == 7 and minute == 10:
+                sample("b", "b-7", minute * 60_000, None, prof_gr_engine_active=0.0)
+            else:
+                sample("b", f"b-{gpu}", minute * 60_000, 95 if minute < 5 else 90 if gpu == 0 else 0)
+    # Two devices across midnight, in two pieces each; both busy for two minutes. The sample before the first was another owner's time;
+    # the first came by a clock that was 2 s ahead.
+    add("scrapes", 0, node="n", at=at(1_832_000), source="s", status="ok", interval_ms=60_000, skew_ms=2_000)
     for gpu in range(2):
         device = f"n-{gpu}"
         piece("n", device, "owner", HOUR_MS // 2, HOUR_MS, pod_uid="night", held_from=at(HOUR_MS // 2))
         piece("n", device, "owner", HOUR_MS, HOUR_MS * 3 // 2, hour=1, pod_uid="night", held_from=at(HOUR_MS // 2))
         for minute in range(61):
-            sample("n", device, 1_770_000 + minute * 60_000, 80 if minute < 3 or gpu == 0 else 0)
+            sample("n", device, 1_770_000 + minute * 60_000 + (2_000 if minute == 1 else 0), 80 if minute < 3 or gpu == 0 else 0)
     # One device of three unused, one unseen; a pod that never worked; one that no team pays for.
     place = {"product": "PG", "region": "r", "provider": "p", "purchase_option": "on-demand"}
     owner_row("u", "u-0", "gang", HOUR_MS, place, utilized=1_800_000, fb_used_mib_ms=61_440 * HOUR_MS, fb_unobserved_ms=0)
