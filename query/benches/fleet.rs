@@ -156,11 +156,13 @@ fn size(folder: &Path) -> u64 {
 /// A batch of `table` with the named columns, the others null.
 fn batch(table: &'static Table, rows: usize, columns: Vec<(&str, ArrayRef)>) -> RecordBatch {
     let mut columns: std::collections::HashMap<&str, ArrayRef> = columns.into_iter().collect();
-    let arrays = table.schema().fields().iter().map(|field| {
+    let schema = table.schema();
+    let array = |field: &Arc<datafusion::arrow::datatypes::Field>| {
         let given = columns.remove(field.name().as_str());
         given.unwrap_or_else(|| new_null_array(field.data_type(), rows))
-    });
-    RecordBatch::try_new(table.schema(), arrays.collect()).expect("columns of the table")
+    };
+    let arrays = schema.fields().iter().map(array).collect();
+    RecordBatch::try_new(schema.clone(), arrays).expect("columns of the table")
 }
 
 fn texts(rows: usize, text: impl Fn(usize) -> String) -> ArrayRef {

@@ -517,8 +517,11 @@ struct Run {
     words: String,
 }
 
+/// A run as it grows: its samples' (length, value), and what its pieces say alike where they have no value.
+type Growing = (Run, Vec<(i64, u32)>, Option<String>);
+
 fn runs(pieces: &[Piece], tier: Tier) -> Vec<Run> {
-    let mut runs: Vec<(Run, Vec<(i64, u32)>, Option<String>)> = Vec::new();
+    let mut runs: Vec<Growing> = Vec::new();
     for piece in pieces {
         let owner =
             piece.pod.as_ref().map_or("(nobody)".to_owned(), |pod| show::cell(&format!("{}/{}", pod.namespace, pod.name)));
@@ -543,7 +546,7 @@ fn runs(pieces: &[Piece], tier: Tier) -> Vec<Run> {
             }
         }
     }
-    let words = |(mut run, values, alike): (Run, Vec<(i64, u32)>, Option<String>)| {
+    let words = |(mut run, values, alike): Growing| {
         run.words = alike.unwrap_or_else(|| {
             let ms: i64 = values.iter().map(|(ms, _)| ms).sum();
             let sum: i128 = values.iter().map(|(ms, ppm)| i128::from(*ms) * i128::from(*ppm)).sum();

@@ -87,7 +87,10 @@ pub const CHOICE: [(&str, &str, Option<&str>, u32); 7] = [
     ("M/3", "n1", Some("M"), 1),
 ];
 
-fn device(shared: bool) -> impl Strategy<Value = (Option<(i64, i64)>, u32, bool, Vec<(i64, i64, &'static str)>)> {
+/// Presence, replicas, whether there is telemetry, and spells of unavailability with their reasons.
+type Parts = (Option<(i64, i64)>, u32, bool, Vec<(i64, i64, &'static str)>);
+
+fn device(shared: bool) -> impl Strategy<Value = Parts> {
     let reason = select(vec!["not_ready", "cordoned", "maintenance", "lost"]);
     let replicas = if shared { prop_oneof![3 => Just(1_u32), 1 => 2..4_u32].boxed() } else { Just(1).boxed() };
     (

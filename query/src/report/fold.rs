@@ -187,7 +187,7 @@ impl<'a> Folder<'a> {
         let value = |column: &Int64Array, row: usize| if column.is_null(row) { 0 } else { column.value(row) };
         let mut key = vec![0_u32; keys.len()];
         let mut last: Option<(Vec<u32>, usize)> = None;
-        for row in 0..batch.num_rows() {
+        for (row, &job) in jobs.iter().enumerate() {
             let kind = kind.at(row).and_then(|word| kinds[word]).ok_or("a row of unknown kind")?;
             for (key, column) in key.iter_mut().zip(&keys) {
                 *key = column.number(row, kind == RowKind::Owner);
@@ -220,8 +220,8 @@ impl<'a> Folder<'a> {
                         }
                     }
                     if used + idle > 0 {
-                        let job = sums.jobs.entry(jobs[row]).or_default();
-                        *job = (job.0 + used, job.1 + used + idle);
+                        let time = sums.jobs.entry(job).or_default();
+                        *time = (time.0 + used, time.1 + used + idle);
                     }
                     self.folded.overcommitted += value(over, row);
                     sums.no_inventory |= flags.at(row).is_some_and(|word| bare[word]);
