@@ -56,7 +56,7 @@ fn the_batch_has_the_columns_of_the_table() {
         .zip(batch.columns())
         .filter_map(|(field, column)| (column.null_count() == column.len()).then_some(field.name().as_str()))
         .collect();
-    assert_eq!(used, ["parent", "profile", "flags"], "columns that the truth leaves null");
+    assert_eq!(used, ["parent", "profile", "flags", "reservation"], "columns that the truth leaves null");
 }
 
 #[test]

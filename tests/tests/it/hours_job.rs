@@ -399,5 +399,12 @@ fn days_that_a_lake_lacks_are_no_hours_and_the_rest_closes() {
     assert!(left.lines().all(|line| whole.contains(line)), "{left}\n{whole}");
     let again = succeeds(&["hours", "--lake", &root]);
     assert!(again.starts_with("2 hours computed"), "its neighbours stand on it: {again}");
-    assert!(succeeds(&["check", "--lake", &root]).starts_with("closes: "));
+    // What is there closes; that rows of the log are in no hour is said, and where.
+    let check = strandline(&["check", "--lake", &root]);
+    assert!(check.code == 1 && check.out.starts_with("closes: 12 device-hours"), "{}", check.out);
+    assert!(
+        check.out.contains("offsets: FAILS") && check.out.contains("the closed hour 2026-03-02T01:00:00.000Z of "),
+        "{}",
+        check.out
+    );
 }
