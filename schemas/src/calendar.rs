@@ -88,8 +88,18 @@ impl Zone {
     }
 
     fn start(&self, date: Date) -> Result<Timestamp, CalendarError> {
-        let zoned = date.to_zoned(self.0.clone()).map_err(|_| CalendarError::OutOfRange(i64::MAX))?;
-        Ok(Timestamp::from_ms(zoned.timestamp().as_millisecond()))
+        let begin = date.to_zoned(self.0.clone()).map_err(|_| CalendarError::OutOfRange(i64::MAX))?;
+        let at = Timestamp::from_ms(begin.timestamp().as_millisecond());
+        if begin.hour() == 0 && begin.minute() == 0 && begin.second() == 0 {
+            return Ok(at);
+        }
+        // A shift of the clock leaves midnight out: the day begins where the clock goes on, if that is in it.
+        let shift = self.0.preceding(begin.timestamp()).next();
+        let shift = shift.map(|shift| Timestamp::from_ms(shift.timestamp().as_millisecond()));
+        match shift {
+            Some(shift) if self.local(shift)?.date() == date => Ok(shift),
+            Some(_) | None => Ok(at),
+        }
     }
 
     fn local(&self, at: Timestamp) -> Result<Zoned, CalendarError> {
@@ -227,6 +237,12 @@ mod tests {
     #[test]
     fn a_day_that_the_zone_left_out_is_no_bucket() {
         check("Pacific/Apia", Unit::Day, "2011-12-29", "2012-01-01", &[("2011-12-29", 1440), ("2011-12-31", 1440)]);
+    }
+
+    #[test]
+    fn a_day_without_a_midnight_begins_where_the_clock_goes_on() {
+        // Toronto, 30 March 1919: 23:30 was followed by 00:30.
+        check("America/Toronto", Unit::Day, "1919-03-30", "1919-04-01", &[("1919-03-30", 1410), ("1919-03-31", 1410)]);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod attack;
+mod bad_facts;
 mod bad_input;
 mod closed_loop;
 mod command;
