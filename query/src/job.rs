@@ -89,6 +89,15 @@ pub(crate) fn part_of_hour(lake: &Lake, window: Window) -> Result<Account, Accou
     account::account(&files.reach(lake, hour, files.before(hour)), window)
 }
 
+/// Closed hours of `window` that have inputs and no hour rows, and the first of them; none where there are none.
+pub fn not_computed(lake: &Lake, window: Option<Window>) -> Result<Option<(usize, Timestamp)>, LakeError> {
+    let done: BTreeSet<Timestamp> =
+        lake.closed_files(tables::get("gpu_hours"), window)?.into_iter().map(|file| file.key.hour).collect();
+    let inside = |hour: &Timestamp| window.is_none_or(|w| *hour < w.to() && hour.plus_ms(HOUR_MS) > w.from());
+    let missing: Vec<Timestamp> = Files::list(lake)?.hours().filter(inside).filter(|hour| !done.contains(hour)).collect();
+    Ok(missing.first().map(|first| (missing.len(), *first)))
+}
+
 /// Whether the raw rows of an hour are still in the lake.
 pub(crate) fn has_inputs(lake: &Lake, hour: Timestamp) -> Result<bool, LakeError> {
     Ok(Files::list(lake)?.hours().any(|known| known == hour))
@@ -125,13 +134,27 @@ fn is_done(lake: &Lake, hour: Timestamp, digest: &str) -> Result<bool, LakeError
     let footer = |table| read::footer(&lake.root().join(ClosedKey { hour, shard: 0 }.path(tables::get(table))));
     let made_so = |found: &Footer| found.inputs.as_deref() == Some(digest);
     for table in OUTPUTS {
-        // A damaged result is done again, not complained about.
+        // A damaged result is done again, not complained about; so is one of another table, or with another beside it.
+        let path = lake.root().join(ClosedKey { hour, shard: 0 }.path(tables::get(table)));
+        if !other_shards(&path)?.is_empty() || read::schema(tables::get(table), &path).is_err() {
+            return Ok(false);
+        }
         let Some(found) = footer(table).ok().filter(made_so) else { return Ok(false) };
         if found.tables.as_deref() == Some(CARRIED) && !footer(CARRIED).is_ok_and(|carried| made_so(&carried)) {
             return Ok(false);
         }
     }
     Ok(true)
+}
+
+/// Other shards in the folder of a result: the job writes one.
+fn other_shards(path: &std::path::Path) -> Result<Vec<u32>, LakeError> {
+    let Some(Ok(entries)) = path.parent().map(std::fs::read_dir) else { return Ok(Vec::new()) };
+    let shard = |entry: std::io::Result<std::fs::DirEntry>| {
+        let name = entry.ok()?.file_name().into_string().ok()?;
+        name.strip_prefix("part-")?.strip_suffix(".parquet")?.parse::<u32>().ok()
+    };
+    Ok(entries.filter_map(shard).filter(|shard| *shard != 0).collect())
 }
 
 fn publish(
@@ -152,6 +175,9 @@ fn publish(
         writer_epoch: LEDGER_VERSION.into(),
         ..Footer::default()
     };
-    lake.publish_closed(table, key, &[rows], footer)?;
+    let path = lake.publish_closed(table, key, &[rows], footer)?;
+    for shard in other_shards(&path)? {
+        lake.remove_closed(table, ClosedKey { hour, shard })?;
+    }
     Ok(count)
 }

@@ -31,6 +31,8 @@ mod supply;
 mod usage;
 pub mod yaml;
 
+pub use costs::CostRow;
+
 use card::Card;
 use files::Files;
 use job::Job;
@@ -106,6 +108,8 @@ pub struct Options {
     pub window: Option<Window>,
     /// Price hours again whose inputs did not change.
     pub force: bool,
+    /// Keep the rows in memory, for somebody who only asks, and leave table `costs` as it is.
+    pub keep: bool,
 }
 
 /// What was done.
@@ -127,6 +131,8 @@ pub struct Summary {
     pub unsettled: BTreeMap<Text, i64>,
     /// What is to be said.
     pub warnings: Vec<String>,
+    /// The rows of every hour, where they were kept in memory.
+    pub rows: Vec<CostRow>,
 }
 
 /// Prices every hour of the window whose inputs changed. `progress` is told after each hour: done, all.
@@ -138,7 +144,7 @@ pub fn run(lake: &Lake, card: &Card, options: Options, mut progress: impl FnMut(
         let (from, to) = (window.from(), window.to());
         return Err(CostsError::OtherMonths { file: card.file.clone(), from, to, first, last });
     }
-    let mut job = Job::new(lake, card, &files, window, options.force)?;
+    let mut job = Job::new(lake, card, &files, window, options)?;
     // What is billed by use is cumulative since the lake's first hour; without such a pool nothing before the window matters.
     let has_runs = card.entries.iter().any(|entry| entry.pool.term().is_none());
     let start = if has_runs { files.first().min(window.from()) } else { window.from() };

@@ -4,7 +4,7 @@
 use lake::{Lake, LakeError, read};
 use schemas::{Window, status::Tier, tables};
 
-use crate::{money, truth};
+use crate::{job, money, truth};
 
 /// One proof.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +37,16 @@ pub fn schema(lake: &Lake, window: Option<Window>) -> Result<Proof, LakeError> {
         for file in list {
             files += 1;
             match read::schema(table, &file.path) {
-                Ok(columns) => later += usize::from(columns > 0),
+                Ok(columns) => {
+                    later += usize::from(columns > 0);
+                    let footer = read::footer(&file.path)?;
+                    let outside = [footer.min_at, footer.max_at].into_iter().flatten().find(|at| at.hour() != file.key.hour);
+                    if let Some(at) = outside {
+                        let words =
+                            format!("{} has rows of {at}, which is not its folder's hour; restore it", file.path.display());
+                        fault = fault.or(Some(words));
+                    }
+                }
                 Err(error) => fault = fault.or(Some(error.to_string())),
             }
         }
@@ -52,6 +61,17 @@ pub fn schema(lake: &Lake, window: Option<Window>) -> Result<Proof, LakeError> {
         }
     };
     Ok(Proof { name: "schema", outcome, words })
+}
+
+/// Every closed hour that has inputs has hour rows.
+pub fn hours(lake: &Lake, window: Option<Window>) -> Result<Proof, LakeError> {
+    let (outcome, words) = match job::not_computed(lake, window)? {
+        None => (Outcome::Holds, "every closed hour has its hour rows".to_owned()),
+        Some((count, first)) => {
+            (Outcome::Fails, format!("{count} closed hours have none, the first of {first}; run `strandline hours`"))
+        }
+    };
+    Ok(Proof { name: "hours", outcome, words })
 }
 
 /// Hot files tile their offsets, and closed hours stand on all of them.

@@ -171,6 +171,8 @@ pub struct Report {
     pub overcommitted_ms: i64,
     /// Hours that are not closed, and up to when they are known.
     pub open: Option<(usize, Timestamp)>,
+    /// Closed hours of the window that have no hour rows yet, and the first of them.
+    pub not_computed: Option<(usize, Timestamp)>,
     /// Hours that were cut and computed anew.
     pub cut_hours: usize,
     /// Currency, and GPU time that has no price, where a rate card is given.
@@ -216,6 +218,7 @@ pub fn report(lake: &Lake, request: &Request) -> Result<Report, ReportError> {
         mig_orphan_ms: folded.mig_orphan,
         overcommitted_ms: folded.overcommitted,
         open: plan.open,
+        not_computed: job::not_computed(lake, request.window)?,
         cut_hours: plan.parts.len(),
         priced,
     })
@@ -240,7 +243,7 @@ impl Line {
             unavailable_ms: both(self.unavailable_ms, other.unavailable_ms),
             jobs: self.jobs + other.jobs,
             job_shares: self.job_shares + other.job_shares,
-            micro: both(self.micro.or(Some(0)), other.micro),
+            micro: self.micro.map_or(other.micro, |mine| Some(mine + other.micro.unwrap_or(0))),
         }
     }
 }

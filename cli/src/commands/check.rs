@@ -22,7 +22,8 @@ use crate::{
 
 closes:   capacity by the inventory alone (device_hours) equals the hour rows (gpu_hours) of every device and hour, and every
           owner's time its utilized, stranded and unobserved parts in each tier
-schema:   every file has its table's columns and types
+schema:   every file has its table's columns and types, and rows of its folder's hour
+hours:    every closed hour with inputs has hour rows
 offsets:  hot files have every offset of the log once, and closed hours all of their rows
 costs:    every priced hour sums to its source to the micro-unit, and is of the hour rows that there are
 truth:    where a simulation left the truth, the ledger says it")]
@@ -60,6 +61,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), Failure> {
     let verdict = query::check::check(&lake, window).map_err(Failure::failed)?;
     let proofs = [
         schema,
+        proof::hours(&lake, window).map_err(Failure::failed)?,
         proof::offsets(&lake).map_err(Failure::failed)?,
         proof::costs(&lake, window).map_err(Failure::failed)?,
         proof::truth(&lake).map_err(Failure::failed)?,

@@ -11,7 +11,7 @@ use query::money::{
     CostsError, Options as Job,
     bill::{self, BillError, By, Request},
     card::Card,
-    costs::{self, CostRow},
+    costs::CostRow,
     yaml,
 };
 use schemas::Window;
@@ -87,7 +87,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), Failure> {
         None => options.window.window()?,
     };
     let bar = progress::bar("pricing hours");
-    let job = Job { window, force: options.force };
+    let job = Job { window, force: options.force, keep: false };
     let summary = query::money::run(&lake, &card, job, |done, all| {
         bar.set_length(all as u64);
         bar.set_position(done as u64);
@@ -127,10 +127,10 @@ pub(super) fn read_card(path: &Path) -> Result<Card, Failure> {
     yaml::card(&file, &text).map_err(|error| Failure::usage(error.to_string()))
 }
 
-/// Prices the closed hours of `window` by a card, and reads their rows of `costs`.
+/// Prices the closed hours of `window` by a card, for those who only ask: table `costs` is the bill's and stays as it is.
 pub(super) fn priced(lake: &Lake, card: &Card, window: Option<Window>) -> Result<Vec<CostRow>, Failure> {
-    let summary = query::money::run(lake, card, Job { window, force: false }, |_, _| {}).map_err(of_costs)?;
-    costs::read(lake, summary.window).map_err(Failure::failed)
+    let job = Job { window, force: false, keep: true };
+    Ok(query::money::run(lake, card, job, |_, _| {}).map_err(of_costs)?.rows)
 }
 
 fn of_costs(error: CostsError) -> Failure {

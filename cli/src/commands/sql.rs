@@ -54,7 +54,10 @@ pub struct Options {
 }
 
 /// Stack of a query's thread: a plan is walked by recursion, and the hours computation is a deep one.
-const STACK_BYTES: usize = 64 << 20;
+/// Memory of it is only taken where it is used.
+const STACK_BYTES: usize = 1 << 30;
+/// Longest statement: each of its terms may take some 20 KiB of the stack.
+const MAX_QUERY_BYTES: usize = 64 << 10;
 
 /// Runs the command.
 pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), Failure> {
@@ -90,6 +93,12 @@ fn question(name: &str, kv_gauge: &str) -> Result<String, Failure> {
 }
 
 fn answer(lake: &Lake, query: &str, format: FormatOption) -> Result<String, Failure> {
+    if query.len() > MAX_QUERY_BYTES {
+        return Err(Failure::because(format!(
+            "the statement is longer than {} KiB; join a table in place of a list",
+            MAX_QUERY_BYTES >> 10
+        )));
+    }
     let session = query::sql::Session::open(lake).map_err(Failure::failed)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().thread_stack_size(STACK_BYTES).enable_all().build();
     let runtime = runtime.map_err(Failure::failed)?;

@@ -139,6 +139,14 @@ pub enum CardFault {
         /// Its end.
         to: Timestamp,
     },
+    /// A pool with a name that has a meaning of its own.
+    #[error("line {line}: a pool cannot be called `{pool}`, which is where time without a price stands; give it another name")]
+    Reserved {
+        /// Its line.
+        line: usize,
+        /// The pool.
+        pool: Text,
+    },
     /// What the ledger says of a pool.
     #[error("line {line}: {fault}")]
     Pool {
@@ -154,6 +162,9 @@ impl Card {
     pub fn checked(self) -> Result<Self, CardFault> {
         for entry in &self.entries {
             let (line, pool) = (entry.line, entry.pool.name.clone());
+            if &*pool == super::costs::UNPRICED {
+                return Err(CardFault::Reserved { line, pool });
+            }
             if entry.from >= entry.to && entry.pool.term().is_none() {
                 return Err(CardFault::NoTime { line, pool, from: entry.from, to: entry.to });
             }

@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray};
-use lake::{Lake, LakeError};
 use ledger::{input::Text, money::Bucket};
-use schemas::{Timestamp, Window, tables};
+use schemas::{Timestamp, tables};
 
 use super::columns::{Columns, int, text, time};
 
@@ -62,18 +61,6 @@ impl CostRow {
     pub fn bucket(&self) -> Option<Bucket> {
         Bucket::from_text(&self.bucket)
     }
-}
-
-/// The rows of the hours of `window`, in order.
-pub fn read(lake: &Lake, window: Window) -> Result<Vec<CostRow>, LakeError> {
-    let table = tables::get("costs");
-    let mut found = Vec::new();
-    for file in lake.closed_files(table, Some(window))? {
-        for batch in lake::read::rows(table, &file.path, None)? {
-            found.extend(rows(&batch));
-        }
-    }
-    Ok(found)
 }
 
 /// Rows as a batch of `costs`.

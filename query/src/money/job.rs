@@ -11,7 +11,7 @@ use schemas::{HOUR_MS, Timestamp, Window, tables};
 use sha2::{Digest, Sha256};
 
 use super::{
-    CostsError, Summary,
+    CostsError, Options, Summary,
     card::{self, Card, Labels},
     columns,
     costs::{self, CostRow, SOURCE, UNPRICED},
@@ -32,7 +32,7 @@ pub(super) struct Job<'c> {
     lake: &'c Lake,
     card: &'c Card,
     files: &'c Files,
-    force: bool,
+    options: Options,
     pub(super) supply: Supply<'c>,
     lost: Vec<restarts::Lost>,
     summary: Summary,
@@ -51,7 +51,13 @@ struct Notes {
 }
 
 impl<'c> Job<'c> {
-    pub(super) fn new(lake: &'c Lake, card: &'c Card, files: &'c Files, window: Window, force: bool) -> Result<Self, CostsError> {
+    pub(super) fn new(
+        lake: &'c Lake,
+        card: &'c Card,
+        files: &'c Files,
+        window: Window,
+        options: Options,
+    ) -> Result<Self, CostsError> {
         let supply = Supply::new(card, supply::imported(lake)?);
         let basis = card.entries.iter().enumerate().map(|(number, entry)| {
             let basis = match entry.pool.terms {
@@ -71,9 +77,10 @@ impl<'c> Job<'c> {
             amounts: BTreeMap::new(),
             unsettled: BTreeMap::new(),
             warnings: card.warnings(),
+            rows: Vec::new(),
         };
         let (notes, stretch, at_end) = (Notes::default(), None, BTreeMap::new());
-        let mut job = Self { lake, card, files, force, supply, lost: Vec::new(), summary, notes, stretch, at_end };
+        let mut job = Self { lake, card, files, options, supply, lost: Vec::new(), summary, notes, stretch, at_end };
         job.lost = job.work_lost()?;
         Ok(job)
     }
@@ -116,7 +123,7 @@ impl<'c> Job<'c> {
         let restarts = self.restarts_of(hour)?;
         let input = self.input(hour, runs, restarts)?;
         let digest = self.digest(hour, &input)?;
-        if !self.force && self.is_done(hour, &digest) {
+        if !self.options.force && !self.options.keep && self.is_done(hour, &digest) {
             self.summary.unchanged += 1;
             return Ok(());
         }
@@ -247,6 +254,11 @@ impl<'c> Job<'c> {
         input.period = Window::new(hour, hour.plus_ms(2 * HOUR_MS)).ok();
         let bill = price(&input).map_err(|source| CostsError::Refused { hour, source })?;
         let rows = self.rows(hour, &input, &bill, &used);
+        if self.options.keep {
+            self.summary.rows.extend(rows);
+            self.summary.computed += 1;
+            return Ok(());
+        }
         let batch = costs::batch(&rows).map_err(|source| CostsError::Build { hour, source })?;
         let table = tables::get("costs");
         let sorted = lake::encode::sorted(table, &[batch])?;

@@ -53,6 +53,18 @@ pub enum CostFault {
         /// The figure.
         micro: i64,
     },
+    /// Hours priced by cards of two currencies.
+    #[error(
+        "costs in the hour of {hour} are in {second}, those before it in {first}: no sum of them means anything; run `strandline money` over all hours with one card"
+    )]
+    Currencies {
+        /// The hour.
+        hour: Timestamp,
+        /// Of the hours before.
+        first: Text,
+        /// Of this one.
+        second: Text,
+    },
     /// Hour rows and costs of another time.
     #[error(
         "costs in the hour of {hour}: {costs} GPU-ms held or unavailable, and {hours} in the hour rows; were the hours computed \
@@ -85,6 +97,7 @@ pub struct CostVerdict {
 pub fn check(lake: &Lake, window: Option<Window>) -> Result<CostVerdict, LakeError> {
     let mut verdict = CostVerdict::default();
     let table = tables::get("costs");
+    let mut currency: Option<Text> = None;
     for file in lake.closed_files(table, window)? {
         read::verify(&file.path)?;
         let hour = file.key.hour;
@@ -93,6 +106,13 @@ pub fn check(lake: &Lake, window: Option<Window>) -> Result<CostVerdict, LakeErr
             rows.extend(costs::rows(&batch));
         }
         let mut faults = hour_faults(hour, &rows, &mut verdict.pools);
+        for row in &rows {
+            let first = currency.get_or_insert_with(|| row.currency.clone());
+            if *first != row.currency {
+                faults.push(CostFault::Currencies { hour, first: first.clone(), second: row.currency.clone() });
+                currency = Some(row.currency.clone());
+            }
+        }
         let of_hour = Window::new(hour, hour.plus_ms(HOUR_MS)).ok();
         let (table, mut held, mut is_there) = (tables::get("gpu_hours"), 0, false);
         for file in lake.closed_files(table, of_hour)? {

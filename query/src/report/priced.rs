@@ -37,7 +37,8 @@ pub(super) fn put(prices: &Prices, by: &[Dimension], buckets: &Buckets, lines: &
         *micro.entry(keys.collect::<Result<_, _>>()?).or_default() += amount;
     }
     for line in lines.iter_mut() {
-        line.micro = Some(micro.remove(&line.keys).unwrap_or(0));
+        // Where the card does not tell such lines apart, their money stands on a line of its own: this one's is not known.
+        line.micro = micro.remove(&line.keys);
     }
     lines.extend(micro.into_iter().map(|(keys, micro)| Line { keys, micro: Some(micro), ..Line::none() }));
     lines.sort_by(|a, b| a.keys.cmp(&b.keys));

@@ -151,6 +151,12 @@ impl Report {
                 hours(Some(*unpriced), 2)
             );
         }
+        if let Some((hours, first)) = self.not_computed {
+            let _ = writeln!(
+                text,
+                "NOT in these sums: {hours} closed hours without hour rows, the first of {first}; run `strandline hours`"
+            );
+        }
         if let Some((hours, to)) = self.open {
             let noun = if hours == 1 { "hour is" } else { "hours are" };
             let _ = writeln!(

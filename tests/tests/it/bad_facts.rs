@@ -87,6 +87,17 @@ fn holdings_without_a_device_are_taken_from_what_nobody_holds() {
 }
 
 #[test]
+fn a_share_of_a_named_device_is_refused_and_not_taken_for_the_whole() {
+    let place = Place::new(&format!("n1,GPU-1,{HOUR},H100\n"), &format!("whole,n1,GPU-1,{HOUR}\n"));
+    let out =
+        place.import("allocations", &format!("pod,node,device,weight,bound,ended\nhalf,n1,GPU-1,0.5,{HOUR}\nall,n1,,1,{HOUR}\n"));
+    assert!(out.contains("1 holdings imported"), "{out}");
+    let rejects = place.sql("SELECT reason FROM rejects");
+    assert!(rejects.iter().any(|reason| reason.contains("a share of a named device")), "{rejects:?}");
+    assert!(place.rows().contains(&"GPU-1 owner whole 3600000".to_owned()));
+}
+
+#[test]
 fn samples_out_of_order_and_twice_are_samples_once() {
     let page = "DCGM_FI_PROF_SM_ACTIVE{gpu=\"0\",UUID=\"GPU-1\"} 0.5\n";
     let minutes: Vec<u32> = (0..60).collect();

@@ -99,6 +99,11 @@ fn wrong_usage_is_exit_code_2() {
     fails(&["report", "--lake", "/no/such/lake"], 1, &["no lake at /no/such/lake"]);
     fails(&["report", "--lake", "/tmp", "--by", "tema"], 2, &["tema", "purchase_option"]);
     fails(&["report", "--lake", "/tmp", "--tier", "gpu"], 2, &["busy"]);
+    fails(&["sql", "--lake", "/tmp", "--question", "watrfall"], 2, &["did you mean `waterfall`"]);
+    fails(&["sql", "--lake", "/tmp", "--print", "hour"], 2, &["no question is called `hour`"]);
+    fails(&["sql", "--lake", "/tmp", "--print", "kv-seat-hours", "--kv-gauge", "a'b"], 2, &["`a'b` is no metric name"]);
+    fails(&["sql", "--lake", "/tmp"], 2, &["--print"]);
+    fails(&["why", "--lake", "/tmp", "--at", "2026-03-02"], 2, &["--device"]);
     fails(&["conformance", "podsources", "x"], 2, &["podresources"]);
     fails(&["conformance", "accounting", "/no/such/file"], 1, &["/no/such/file"]);
     for command in ["demo", "hours", "report", "money", "sql", "why", "check", "parse", "import", "conformance"] {

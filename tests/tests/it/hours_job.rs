@@ -322,7 +322,76 @@ fn money_beside_hours_sums_to_the_bill() {
     };
     assert!(why(&["--rates", card]).contains("pool `l4` ("), "{}", why(&["--rates", card]));
     assert!(!why(&[]).contains("the price"));
+    // Who only asks leaves the bill as it is; who bills writes it, in one currency.
     assert!(succeeds(&["check", "--lake", &root]).contains("costs: holds: "));
+    let bill_of = |root: &str| {
+        succeeds(&["sql", "--lake", root, "--format", "csv", "SELECT currency, SUM(micro) FROM costs GROUP BY currency"])
+    };
+    let before = bill_of(&root);
+    let euros = folder.path().join("euros.yaml");
+    fs::write(&euros, fs::read_to_string(card).unwrap().replace("USD", "EUR")).unwrap();
+    let euros = euros.to_str().unwrap();
+    succeeds(&["report", "--lake", &root, "--rates", euros]);
+    why(&["--rates", euros]);
+    assert_eq!(bill_of(&root), before);
+    succeeds(&["money", "--lake", &root, "--rates", euros, "--from", "2026-03-02T01:00:00Z", "--to", "2026-03-02T02:00:00Z"]);
+    let ran = strandline(&["check", "--lake", &root]);
+    assert!(ran.code == 1 && ran.out.contains("are in EUR, those before it in USD"), "{}", ran.out);
+    let named = folder.path().join("named.yaml");
+    fs::write(&named, fs::read_to_string(card).unwrap().replace("pool: l4", "pool: unpriced")).unwrap();
+    let ran = strandline(&["money", "--lake", &root, "--rates", named.to_str().unwrap()]);
+    assert!(ran.code == 2 && ran.message.contains("cannot be called `unpriced`"), "{}", ran.message);
+}
+
+#[test]
+fn what_is_not_computed_or_in_the_wrong_place_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let lake = demo(folder.path(), "3", "85");
+    let root = lake.root().to_str().unwrap().to_owned();
+    let second = ClosedKey { hour: lake.watermark().unwrap().unwrap().from.plus_ms(HOUR_MS), shard: 0 };
+    let check = || strandline(&["check", "--lake", &root]);
+    let whole = succeeds(&["report", "--lake", &root]);
+    assert!(check().out.contains("hours: holds: ") && !whole.contains("NOT in these sums"));
+    // An hour without rows.
+    lake.remove_closed(tables::get("gpu_hours"), second).unwrap();
+    let ran = check();
+    assert!(
+        ran.code == 1 && ran.out.contains("hours: FAILS: 1 closed hours have none, the first of 2026-03-02T01:00"),
+        "{}",
+        ran.out
+    );
+    let part = succeeds(&["report", "--lake", &root]);
+    assert!(part.contains("NOT in these sums: 1 closed hours without hour rows"), "{part}");
+    let hours = || succeeds(&["hours", "--lake", &root]);
+    assert!(hours().starts_with("1 hours computed, 2 unchanged"));
+    assert_eq!(succeeds(&["report", "--lake", &root]), whole);
+    // A second file beside its rows, or one of another table in their place: done again, and whole again.
+    let of = |table: &str, shard: u32| {
+        lake.root().join(ClosedKey { shard, ..second }.path(tables::all().iter().find(|t| t.name == table).unwrap()))
+    };
+    fs::copy(of("gpu_hours", 0), of("gpu_hours", 1)).unwrap();
+    assert!(hours().starts_with("1 hours computed, 2 unchanged"));
+    fs::copy(of("device_hours", 0), of("gpu_hours", 0)).unwrap();
+    assert!(hours().starts_with("1 hours computed, 2 unchanged"));
+    assert_eq!(succeeds(&["report", "--lake", &root]), whole);
+    assert_eq!(check().code, 0, "{}", check().out);
+    // Rows of one hour in the folder of another.
+    let first = ClosedKey { hour: second.hour.plus_ms(-HOUR_MS), shard: 0 };
+    fs::copy(lake.root().join(first.path(tables::get("scrapes"))), of("scrapes", 0)).unwrap();
+    let ran = check();
+    assert!(ran.code == 1 && ran.out.contains("which is not its folder's hour"), "{}", ran.out);
+}
+
+#[test]
+fn long_statements_are_answered_or_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join("lake");
+    Lake::create(&root).unwrap();
+    let root = root.to_str().unwrap();
+    let sum = |terms: usize| format!("SELECT 1{}", "+1".repeat(terms - 1));
+    assert_eq!(succeeds(&["sql", "--lake", root, "--format", "csv", &sum(5_000)]).lines().last(), Some("5000"));
+    let ran = strandline(&["sql", "--lake", root, &sum(100_000)]);
+    assert!(ran.code == 1 && ran.message.contains("longer than 64 KiB"), "{}", ran.message);
 }
 
 #[test]

@@ -253,6 +253,12 @@ fn holding(row: &Row<'_>, cluster: &str, started_known: bool) -> Result<Read, St
         Some(id) => id.parse::<schemas::DeviceId>().map_err(|error| format!("{}: {error}", row.name("device")))?.to_string(),
     };
     let by_number = device.is_empty();
+    if !by_number && weight.is_some_and(|(num, den)| num != den) {
+        return Err(format!(
+            "{}: a share of a named device is not a holding's to say; give the device its replicas or weight (`import devices`), or leave the device out",
+            row.name("weight")
+        ));
+    }
     Ok(Read::Holding(Box::new(Holding {
         cluster: cluster.to_owned(),
         node: row.text("node").unwrap_or(UNPLACED).to_owned(),

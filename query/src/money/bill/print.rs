@@ -26,7 +26,7 @@ impl Bill {
     /// The bill as text.
     pub fn text(&self, format: Format) -> String {
         match format {
-            Format::Table => self.table(),
+            Format::Table => show::printable(&self.table()),
             Format::Csv => self.csv(),
             Format::Json => self.json(),
         }
