@@ -102,7 +102,7 @@ fn wrong_usage_is_exit_code_2() {
     fails(&["sql", "--lake", "/tmp", "--question", "watrfall"], 2, &["did you mean `waterfall`"]);
     fails(&["sql", "--lake", "/tmp", "--print", "hour"], 2, &["no question is called `hour`"]);
     fails(&["sql", "--lake", "/tmp", "--print", "kv-seat-hours", "--kv-gauge", "a'b"], 2, &["`a'b` is no metric name"]);
-    fails(&["sql", "--lake", "/tmp"], 2, &["--print"]);
+    fails(&["sql", "--lake", "/tmp"], 2, &["<QUERY>"]);
     fails(&["why", "--lake", "/tmp", "--at", "2026-03-02"], 2, &["--device"]);
     fails(&["conformance", "podsources", "x"], 2, &["podresources"]);
     fails(&["conformance", "accounting", "/no/such/file"], 1, &["/no/such/file"]);

@@ -389,7 +389,7 @@ fn long_statements_are_answered_or_refused() {
     Lake::create(&root).unwrap();
     let root = root.to_str().unwrap();
     let sum = |terms: usize| format!("SELECT 1{}", "+1".repeat(terms - 1));
-    assert_eq!(succeeds(&["sql", "--lake", root, "--format", "csv", &sum(5_000)]).lines().last(), Some("5000"));
+    assert_eq!(succeeds(&["sql", "--lake", root, "--format", "csv", &sum(500)]).lines().last(), Some("500"));
     let ran = strandline(&["sql", "--lake", root, &sum(100_000)]);
     assert!(ran.code == 1 && ran.message.contains("longer than 64 KiB"), "{}", ran.message);
 }
