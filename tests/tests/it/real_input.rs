@@ -60,7 +60,7 @@ fn imported_equals(table: &str, truth: &str, epoch: Timestamp, mapping: &[&str])
     }
     assert!(compared > 300, "only {compared} hours had anything to compare");
 
-    let check = succeeds(&["check", "--lake", &lake]);
+    let check = succeeds(&["check", "--lake", &lake, "--from", &from, "--to", &to]);
     assert!(check.starts_with("closes: "), "{check}");
     assert!(check.contains("identity 1 (capacity) is not claimed for 1 nodes without inventory: imported/unplaced"), "{check}");
     let total = succeeds(&["report", "--lake", &lake, "--by", "team", "--from", &from, "--to", &to]);
