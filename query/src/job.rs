@@ -83,24 +83,18 @@ pub fn run(lake: &Lake, options: Options, mut progress: impl FnMut(usize, usize)
 }
 
 /// The account of `window`, a part of one UTC hour, from closed hours: what its rows would be, were the hour cut there.
-pub(crate) fn part_of_hour(lake: &Lake, window: Window) -> Result<Account, AccountError> {
-    let files = Files::list(lake)?;
+pub(crate) fn part_of_hour(lake: &Lake, files: &Files, window: Window) -> Result<Account, AccountError> {
     let hour = window.from().hour();
     account::account(&files.reach(lake, hour, files.before(hour)), window)
 }
 
 /// Closed hours of `window` that have inputs and no hour rows, and the first of them; none where there are none.
-pub fn not_computed(lake: &Lake, window: Option<Window>) -> Result<Option<(usize, Timestamp)>, LakeError> {
+pub(crate) fn not_computed(lake: &Lake, files: &Files, window: Option<Window>) -> Result<Option<(usize, Timestamp)>, LakeError> {
     let done: BTreeSet<Timestamp> =
         lake.closed_files(tables::get("gpu_hours"), window)?.into_iter().map(|file| file.key.hour).collect();
     let inside = |hour: &Timestamp| window.is_none_or(|w| *hour < w.to() && hour.plus_ms(HOUR_MS) > w.from());
-    let missing: Vec<Timestamp> = Files::list(lake)?.hours().filter(inside).filter(|hour| !done.contains(hour)).collect();
+    let missing: Vec<Timestamp> = files.hours().filter(inside).filter(|hour| !done.contains(hour)).collect();
     Ok(missing.first().map(|first| (missing.len(), *first)))
-}
-
-/// Whether the raw rows of an hour are still in the lake.
-pub(crate) fn has_inputs(lake: &Lake, hour: Timestamp) -> Result<bool, LakeError> {
-    Ok(Files::list(lake)?.hours().any(|known| known == hour))
 }
 
 fn one_hour(

@@ -44,22 +44,10 @@ pub struct LiveHour {
 
 /// The open hours that `asked` touches (all, where none is given).
 pub fn hours(lake: &Lake, asked: Option<Window>) -> Result<Vec<LiveHour>, AccountError> {
-    let Some(open) = Open::find(lake)? else { return Ok(Vec::new()) };
-    let files = Files::list(lake)?;
-    let mut hours = Vec::new();
-    let mut hour = open.from;
-    while hour < open.to {
-        let next = hour.plus_ms(HOUR_MS);
-        if asked.is_none_or(|w| hour < w.to() && next > w.from())
-            && let Ok(window) = Window::new(hour, next.min(open.to))
-        {
-            let account = account::account(&open.reach(lake, &files, window), window)?;
-            let rows = account.rows.iter().map(|batch| marked(batch).map_err(|err| build(hour, err)));
-            hours.push(LiveHour { window, rows: rows.collect::<Result<_, _>>()?, capacities: account.capacities });
-        }
-        hour = next;
+    match Open::find(lake)? {
+        Some(open) => open.hours(lake, &Files::list(lake)?, asked),
+        None => Ok(Vec::new()),
     }
-    Ok(hours)
 }
 
 /// The files behind an open hour, and how much of it is known; none where `hour` is not open.
@@ -69,17 +57,8 @@ pub(crate) fn reach_of(lake: &Lake, files: &Files, hour: Timestamp) -> Result<Op
     Ok(window.ok().map(|window| (open.reach(lake, files, window), window)))
 }
 
-/// Rows of a part of an open hour, as far as it is known; none where the hour is not open.
-pub(crate) fn part_of(lake: &Lake, part: Window) -> Result<Option<Vec<RecordBatch>>, AccountError> {
-    let files = Files::list(lake)?;
-    let Some((reach, _)) = reach_of(lake, &files, part.from().hour())? else { return Ok(None) };
-    let account = account::account(&reach, part)?;
-    let rows = account.rows.iter().map(|batch| marked(batch).map_err(|err| build(part.from(), err)));
-    rows.collect::<Result<_, _>>().map(Some)
-}
-
 /// The time that is open, and the hot files that speak of it.
-struct Open {
+pub(crate) struct Open {
     from: Timestamp,
     to: Timestamp,
     instants: Vec<Part>,
@@ -87,7 +66,8 @@ struct Open {
 }
 
 impl Open {
-    fn find(lake: &Lake) -> Result<Option<Self>, AccountError> {
+    /// Looks for it; none where every hour is closed.
+    pub(crate) fn find(lake: &Lake) -> Result<Option<Self>, AccountError> {
         let closed_to = lake.watermark()?.map(|watermark| watermark.closed_to);
         let (mut instants, mut first, mut newest) = (Vec::new(), None, None);
         for (name, source) in [("gpu_samples", Source::GpuSamples), ("scrapes", Source::Scrapes)] {
@@ -116,6 +96,34 @@ impl Open {
         }
         // The newest scrape is an instant; what it says begins there.
         Ok(Some(Self { from, to: newest.plus_ms(1), instants, intervals }))
+    }
+
+    /// The open hours that `asked` touches (all, where none is given).
+    pub(crate) fn hours(&self, lake: &Lake, files: &Files, asked: Option<Window>) -> Result<Vec<LiveHour>, AccountError> {
+        let mut hours = Vec::new();
+        let mut hour = self.from;
+        while hour < self.to {
+            let next = hour.plus_ms(HOUR_MS);
+            if asked.is_none_or(|w| hour < w.to() && next > w.from())
+                && let Ok(window) = Window::new(hour, next.min(self.to))
+            {
+                let account = account::account(&self.reach(lake, files, window), window)?;
+                let rows = account.rows.iter().map(|batch| marked(batch).map_err(|err| build(hour, err)));
+                hours.push(LiveHour { window, rows: rows.collect::<Result<_, _>>()?, capacities: account.capacities });
+            }
+            hour = next;
+        }
+        Ok(hours)
+    }
+
+    /// Rows of a part of an open hour, as far as it is known; none where the hour is not open.
+    pub(crate) fn part(&self, lake: &Lake, files: &Files, part: Window) -> Result<Option<Vec<RecordBatch>>, AccountError> {
+        if part.from() < self.from || part.to() > self.to {
+            return Ok(None);
+        }
+        let account = account::account(&self.reach(lake, files, part), part)?;
+        let rows = account.rows.iter().map(|batch| marked(batch).map_err(|err| build(part.from(), err)));
+        rows.collect::<Result<_, _>>().map(Some)
     }
 
     fn reach(&self, lake: &Lake, files: &Files, window: Window) -> Reach {

@@ -65,7 +65,7 @@ pub fn schema(lake: &Lake, window: Option<Window>) -> Result<Proof, LakeError> {
 
 /// Every closed hour that has inputs has hour rows.
 pub fn hours(lake: &Lake, window: Option<Window>) -> Result<Proof, LakeError> {
-    let (outcome, words) = match job::not_computed(lake, window)? {
+    let (outcome, words) = match job::not_computed(lake, &job::Files::list(lake)?, window)? {
         None => (Outcome::Holds, "every closed hour has its hour rows".to_owned()),
         Some((count, first)) => {
             (Outcome::Fails, format!("{count} closed hours have none, the first of {first}; run `strandline hours`"))

@@ -218,7 +218,7 @@ pub fn report(lake: &Lake, request: &Request) -> Result<Report, ReportError> {
         mig_orphan_ms: folded.mig_orphan,
         overcommitted_ms: folded.overcommitted,
         open: plan.open,
-        not_computed: job::not_computed(lake, request.window)?,
+        not_computed: job::not_computed(lake, &plan.raw, request.window)?,
         cut_hours: plan.parts.len(),
         priced,
     })
@@ -259,12 +259,17 @@ struct Plan {
     window: Option<Window>,
     open: Option<(usize, Timestamp)>,
     buckets: ask::Buckets,
+    /// Raw files of closed hours, and the time that is not closed.
+    raw: job::Files,
+    open_time: Option<live::Open>,
 }
 
 impl Plan {
     fn of(lake: &Lake, request: &Request) -> Result<Self, ReportError> {
         let files = lake.closed_files(tables::get("gpu_hours"), request.window)?;
-        let live = live::hours(lake, request.window)?;
+        let raw = job::Files::list(lake)?;
+        let open_time = live::Open::find(lake)?;
+        let live = open_time.as_ref().map_or_else(|| Ok(Vec::new()), |open| open.hours(lake, &raw, request.window))?;
         let spans = files.iter().map(|file| (file.key.hour, file.key.hour.plus_ms(HOUR_MS)));
         let spans = spans.chain(live.iter().map(|hour| (hour.window.from(), hour.window.to())));
         let ends = spans.fold(None, |ends: Option<(Timestamp, Timestamp)>, (from, to)| {
@@ -276,7 +281,8 @@ impl Plan {
         });
         let window = clipped.and_then(|(from, to)| Window::new(from, to).ok());
         let buckets = ask::Buckets::of(request, window).map_err(ReportError::Calendar)?;
-        let mut plan = Self { whole: Vec::new(), parts: Vec::new(), live: Vec::new(), window, open: None, buckets };
+        let (whole, parts) = (Vec::new(), Vec::new());
+        let mut plan = Self { whole, parts, live: Vec::new(), window, open: None, buckets, raw, open_time };
         let Some(window) = window else { return Ok(plan) };
         for file in files {
             let hour = file.key.hour;
@@ -285,7 +291,7 @@ impl Plan {
                 plan.whole.push((hour, file.path));
                 continue;
             }
-            if !job::has_inputs(lake, hour)? {
+            if !plan.raw.has(hour) {
                 return Err(ReportError::CannotCut { hour, at: cuts[0] });
             }
             plan.add_parts(window, hour, hour.plus_ms(HOUR_MS), &cuts);
@@ -328,8 +334,9 @@ impl Plan {
         let table = tables::get("gpu_hours");
         let columns = fold::columns(request);
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(self.whole.len().div_ceil(8)).max(1);
+        let buckets = &self.buckets;
         let of_files = |files: &[(Timestamp, std::path::PathBuf)]| -> Result<Folder<'_>, ReportError> {
-            let mut folder = Folder::of(request, &self.buckets);
+            let mut folder = Folder::of(request, buckets);
             for (hour, path) in files {
                 let scan = Scan { table, columns: Some(&columns), nodes: Default::default(), between: None, dictionaries: true };
                 let batches = scan.open(path)?.collect::<Result<Vec<_>, _>>()?;
@@ -352,9 +359,13 @@ impl Plan {
             whole.hour(hour.window.from(), &fold::narrowed(&hour.rows, &columns).map_err(computed)?).map_err(computed)?;
         }
         for part in &self.parts {
-            let rows = match live::part_of(lake, *part)? {
+            let open = match &self.open_time {
+                Some(open) => open.part(lake, &self.raw, *part)?,
+                None => None,
+            };
+            let rows = match open {
                 Some(rows) => rows,
-                None => job::part_of_hour(lake, *part)?.rows,
+                None => job::part_of_hour(lake, &self.raw, *part)?.rows,
             };
             whole.hour(part.from(), &fold::narrowed(&rows, &columns).map_err(computed)?).map_err(computed)?;
         }

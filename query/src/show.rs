@@ -76,6 +76,11 @@ pub fn cell(text: &str) -> String {
     out
 }
 
+/// One cell of CSV: quoted where its text needs it.
+pub(crate) fn csv_cell(text: &str) -> String {
+    if text.contains([',', '"', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.to_owned() }
+}
+
 /// Control characters, and those that turn the direction of the text after them.
 fn is_control(c: char) -> bool {
     c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')

@@ -93,7 +93,7 @@ pub fn why(lake: &Lake, asked: &Asked, at: Timestamp) -> Result<Vec<Why>, WhyErr
     let (reach, window, open) = match live::reach_of(lake, &files, hour)? {
         Some((reach, window)) => (reach, window, true),
         None => {
-            let Some(window) = Window::new(hour, hour.plus_ms(HOUR_MS)).ok().filter(|_| files.hours().any(|h| h == hour)) else {
+            let Some(window) = Window::new(hour, hour.plus_ms(HOUR_MS)).ok().filter(|_| files.has(hour)) else {
                 let ends = (files.hours().next(), files.hours().last());
                 let there = match ends {
                     (Some(first), Some(last)) => format!("it has hours from {first} to {}", last.plus_ms(HOUR_MS)),

@@ -14,7 +14,7 @@ use query::money::{
     costs::CostRow,
     yaml,
 };
-use schemas::Window;
+use schemas::{Window, calendar::Zone};
 
 use crate::{
     commands::{FormatOption, LakeOption, WindowOption, progress, read_file},
@@ -70,8 +70,8 @@ pub struct Options {
 }
 
 fn month(text: &str) -> Result<Window, String> {
-    let (from, to) = bill::month_window(text).ok_or_else(|| format!("`{text}` is no month such as 2026-03"))?;
-    Window::new(from, to).map_err(|error| error.to_string())
+    let month = Zone::parse("UTC").and_then(|utc| utc.month(text)).map_err(|error| error.to_string())?;
+    Window::new(month.0, month.1).map_err(|error| error.to_string())
 }
 
 /// Largest rate card that is read.

@@ -42,6 +42,11 @@ impl Files {
         self.files.keys().copied()
     }
 
+    /// Whether the raw rows of an hour are still in the lake.
+    pub(crate) fn has(&self, hour: Timestamp) -> bool {
+        self.files.contains_key(&hour)
+    }
+
     /// The last hour with any input before `hour`: the one that hands on to it.
     pub(crate) fn before(&self, hour: Timestamp) -> Option<Timestamp> {
         self.files.range(..hour).next_back().map(|(hour, _)| *hour)
@@ -83,7 +88,7 @@ impl Files {
             let place = if carried { CARRIED.into() } else { place.to_string_lossy() };
             digest.update(format!("\n{place} {hash}"));
         }
-        Ok(digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+        Ok(lake::encode::hex(&digest.finalize()))
     }
 
     fn hash(&self, path: &Path) -> Result<String, LakeError> {

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use lake::{Lake, read};
 use ledger::input::Text;
-use schemas::{HOUR_MS, Timestamp, tables};
+use schemas::{HOUR_MS, Timestamp, calendar::Zone, tables};
 
 use super::{
     CostsError, Summary,
@@ -253,17 +253,9 @@ fn whole_periods(period: Period, summary: &Summary, hours: &BTreeSet<Timestamp>)
         }
         Period::Month => {
             let months: BTreeSet<String> = hours.iter().map(|hour| month_of(*hour)).collect();
-            let is_whole = |month: &String| month_window(month).is_some_and(|(from, to)| all(from, to));
+            let bounds = |month: &str| Zone::parse("UTC").and_then(|utc| utc.month(month));
+            let is_whole = |month: &String| bounds(month).is_ok_and(|(from, to)| all(from, to));
             months.into_iter().filter(is_whole).collect()
         }
     }
-}
-
-/// First instant of a UTC month `YYYY-MM`, and first after it.
-pub fn month_window(month: &str) -> Option<(Timestamp, Timestamp)> {
-    let (year, number) = month.split_once('-')?;
-    let (year, number): (i32, u32) = (year.parse().ok()?, number.parse().ok()?);
-    let first = |year: i32, month: u32| format!("{year:04}-{month:02}-01T00:00:00Z").parse::<Timestamp>().ok();
-    let next = if number == 12 { (year + 1, 1) } else { (year, number + 1) };
-    Some((first(year, number)?, first(next.0, next.1)?))
 }

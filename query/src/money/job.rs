@@ -233,7 +233,7 @@ impl<'c> Job<'c> {
         for file in self.files.of("gpu_hours", hour) {
             digest.update(format!("\n{} {}", file.key.shard, read::footer(&file.path)?.content_hash));
         }
-        Ok(digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+        Ok(lake::encode::hex(&digest.finalize()))
     }
 
     fn is_done(&self, hour: Timestamp, digest: &str) -> bool {

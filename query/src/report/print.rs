@@ -220,8 +220,11 @@ impl Report {
         let _ = writeln!(text, "{}", header.join(","));
         let others = self.others.iter().map(|(_, line)| line);
         for line in self.lines.iter().chain(others) {
-            let mut cells: Vec<String> =
-                line.keys.iter().map(|key| if *key == Key::Nobody { String::new() } else { quoted(&key.to_string()) }).collect();
+            let mut cells: Vec<String> = line
+                .keys
+                .iter()
+                .map(|key| if *key == Key::Nobody { String::new() } else { show::csv_cell(&key.to_string()) })
+                .collect();
             if cells.len() < self.by.len() {
                 // The line of all that `--top` left out.
                 cells = vec![String::new(); self.by.len()];
@@ -241,7 +244,7 @@ impl Report {
             let shares = [line.mean_by_hours().filter(|_| seen), line.mean_by_jobs().filter(|_| seen), line.coverage()];
             cells.extend(shares.map(|share| share.map_or(String::new(), |share| format!("{share:.4}"))));
             if let Some((currency, _)) = &self.priced {
-                cells.extend([line.micro.map_or(String::new(), |micro| micro.to_string()), quoted(currency)]);
+                cells.extend([line.micro.map_or(String::new(), |micro| micro.to_string()), show::csv_cell(currency)]);
             }
             let _ = writeln!(text, "{}", cells.join(","));
         }
@@ -268,10 +271,6 @@ const CSV_FIGURES: [&str; 10] = [
     "used_percent_by_jobs",
     "coverage_percent",
 ];
-
-fn quoted(text: &str) -> String {
-    if text.contains([',', '"', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.to_owned() }
-}
 
 const fn meaning(tier: Tier) -> &'static str {
     match tier {

@@ -168,7 +168,7 @@ impl Bill {
         let header: Vec<&str> = names.chain(["gpu_ms", "micro", "currency", "memo_gpu_ms", "memo_micro"]).collect();
         let _ = writeln!(text, "{}", header.join(","));
         for line in &self.lines {
-            let keys = line.keys.iter().map(|key| quoted(key.as_deref().unwrap_or_default()));
+            let keys = line.keys.iter().map(|key| show::csv_cell(key.as_deref().unwrap_or_default()));
             let micro = line.micro.map_or_else(String::new, |micro| micro.to_string());
             let figures = [line.gpu_ms.to_string(), micro, self.currency.to_string()];
             let memo = [line.memo_gpu_ms.to_string(), line.memo_micro.to_string()];
@@ -176,10 +176,6 @@ impl Bill {
         }
         text
     }
-}
-
-fn quoted(text: &str) -> String {
-    if text.contains([',', '"', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.to_owned() }
 }
 
 #[cfg(test)]
