@@ -2,6 +2,10 @@
 
 use std::process::ExitCode;
 
+/// Reading thousands of files of a lake takes and gives back memory all the time.
+#[global_allocator]
+static MEMORY: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     cli::main(std::env::args_os())
 }

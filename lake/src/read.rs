@@ -1,9 +1,9 @@
 //! Reading a file back in its table's columns: a column added since is null, an unknown one is left out.
 
-use std::{fs::File, path::Path, sync::Arc};
+use std::{collections::BTreeMap, fs::File, path::Path, sync::Arc};
 
 use arrow::{
-    array::{ArrayRef, RecordBatch, new_null_array},
+    array::{ArrayRef, Int64Array, RecordBatch, new_null_array},
     datatypes::{Schema, SchemaRef},
 };
 use parquet::{
@@ -58,7 +58,7 @@ pub fn rows(table: &'static Table, path: &Path, columns: Option<&[&str]>) -> Res
     let mut batches = Vec::new();
     for batch in reader {
         let batch = batch.map_err(|error| damaged(ParquetError::from(error)))?;
-        batches.push(align(table, path, &schema, &batch)?);
+        batches.push(align(table, path, &schema, &batch, &BTreeMap::new())?);
     }
     Ok(batches)
 }
@@ -70,7 +70,7 @@ pub fn schema(table: &'static Table, path: &Path) -> Result<usize, LakeError> {
     let file = File::open(path).map_err(LakeError::io("open", path))?;
     let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(damaged)?;
     Footer::from_metadata(path, builder.metadata())?;
-    align(table, path, &table.schema(), &RecordBatch::new_empty(builder.schema().clone()))?;
+    align(table, path, &table.schema(), &RecordBatch::new_empty(builder.schema().clone()), &BTreeMap::new())?;
     Ok(builder.schema().fields().iter().filter(|field| table.index(field.name()).is_none()).count())
 }
 
@@ -86,15 +86,21 @@ pub fn projected(table: &'static Table, columns: Option<&[&str]>) -> SchemaRef {
     }
 }
 
+/// A batch of the file in the columns of `schema`; `constants` are columns of whole numbers that were not decoded.
 pub(crate) fn align(
     table: &'static Table,
     path: &Path,
     schema: &SchemaRef,
     batch: &RecordBatch,
+    constants: &BTreeMap<String, i64>,
 ) -> Result<RecordBatch, LakeError> {
     let missing = |column: &str| LakeError::MissingColumn { path: path.to_owned(), table: table.name, column: column.to_owned() };
     let mut columns: Vec<ArrayRef> = Vec::with_capacity(schema.fields().len());
     for field in schema.fields() {
+        if let Some(value) = constants.get(field.name()) {
+            columns.push(Arc::new(Int64Array::from_value(*value, batch.num_rows())));
+            continue;
+        }
         columns.push(match batch.column_by_name(field.name()) {
             Some(column) if column.data_type() == field.data_type() => {
                 if !field.is_nullable() && column.null_count() > 0 {

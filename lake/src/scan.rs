@@ -4,15 +4,16 @@
 //! other columns are decoded. A file in another order is read right, only slower.
 
 use std::{
+    collections::BTreeMap,
     fs::File,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use arrow::{
-    array::{Array, ArrayRef, AsArray, BooleanArray, RecordBatch},
+    array::{AsArray, BooleanArray, DictionaryArray, RecordBatch},
     compute::cast,
-    datatypes::{DataType, Field, Schema, SchemaRef, TimestampMicrosecondType},
+    datatypes::{DataType, Field, Int32Type, Schema, SchemaRef, TimestampMicrosecondType},
     error::ArrowError,
 };
 use parquet::{
@@ -74,11 +75,15 @@ pub struct Scan<'a> {
     pub between: Option<(Timestamp, Timestamp)>,
     /// Whether texts come as dictionaries, for those who group by them.
     pub dictionaries: bool,
+    /// `(a, b)`: who reads `b` only in rows without `a` gets it as nulls where the file has as many nulls in both. Every row with
+    /// `a` must have `b`.
+    pub instead: Option<(&'a str, &'a str)>,
 }
 
 /// Batches of one file; an error ends them.
 pub struct Batches {
     reader: ParquetRecordBatchReader,
+    constants: BTreeMap<String, i64>,
     table: &'static Table,
     path: PathBuf,
     schema: SchemaRef,
@@ -90,7 +95,7 @@ impl Iterator for Batches {
     fn next(&mut self) -> Option<Self::Item> {
         let batch = self.reader.next()?;
         let batch = batch.map_err(|e| LakeError::Damaged { path: self.path.clone(), source: ParquetError::from(e) });
-        Some(batch.and_then(|batch| read::align(self.table, &self.path, &self.schema, &batch)))
+        Some(batch.and_then(|batch| read::align(self.table, &self.path, &self.schema, &batch, &self.constants)))
     }
 }
 
@@ -111,18 +116,32 @@ impl Scan<'_> {
         let schema = read::projected(self.table, self.columns);
         let schema = if self.dictionaries { with_dictionaries(&schema) } else { schema };
         let found = builder.schema().clone();
-        let wanted: Vec<usize> = schema.fields().iter().filter_map(|field| found.index_of(field.name()).ok()).collect();
         let file_schema = builder.parquet_schema();
-        let mask = ProjectionMask::roots(file_schema, wanted);
         let filter = self.filter(path, file_schema)?;
-        let groups = builder.metadata().row_groups().iter().enumerate();
-        let groups: Vec<usize> = groups.filter(|(_, group)| self.may_have(group)).map(|(i, _)| i).collect();
-        let mut builder = builder.with_projection(mask).with_row_groups(groups).with_batch_size(BATCH_ROWS);
+        let groups = builder.metadata().row_groups();
+        let chosen: Vec<usize> = (0..groups.len()).filter(|i| self.may_have(&groups[*i])).collect();
+        let spared = self.instead.and_then(|(a, b)| {
+            let nulls = |name: &str| nulls(chosen.iter().map(|i| &groups[*i]), found.index_of(name).ok()?);
+            (nulls(a)? == nulls(b)?).then_some(b)
+        });
+        let mut constants = BTreeMap::new();
+        let mut wanted = Vec::with_capacity(schema.fields().len());
+        for field in schema.fields() {
+            let Some(place) = found.index_of(field.name()).ok().filter(|_| spared != Some(field.name())) else { continue };
+            match constant(chosen.iter().map(|i| &groups[*i]), place) {
+                Some(value) if found.field(place).data_type() == &DataType::Int64 && field.data_type() == &DataType::Int64 => {
+                    constants.insert(field.name().clone(), value);
+                }
+                _ => wanted.push(place),
+            }
+        }
+        let mask = ProjectionMask::roots(file_schema, wanted);
+        let mut builder = builder.with_projection(mask).with_row_groups(chosen).with_batch_size(BATCH_ROWS);
         if let Some(filter) = filter {
             builder = builder.with_row_filter(filter);
         }
         let reader = builder.build().map_err(damaged)?;
-        Ok(Batches { reader, table: self.table, path: path.to_owned(), schema })
+        Ok(Batches { reader, constants, table: self.table, path: path.to_owned(), schema })
     }
 
     fn filter(&self, path: &Path, file: &SchemaDescriptor) -> Result<Option<RowFilter>, LakeError> {
@@ -147,21 +166,23 @@ impl Scan<'_> {
             let mask = ProjectionMask::roots(file, [cluster, node]);
             let range = self.nodes.clone();
             let keep = move |batch: RecordBatch| {
-                let texts = |i: usize| cast(batch.column(i), &DataType::Utf8);
-                let (clusters, nodes) = (texts(first)?, texts(second)?);
-                let text = |array: &'_ ArrayRef| array.as_string_opt::<i32>().cloned().ok_or_else(|| wrong("text"));
-                let (clusters, nodes) = (text(&clusters)?, text(&nodes)?);
-                let mut last: Option<(&str, &str, bool)> = None;
+                let words = |i: usize| -> Result<DictionaryArray<Int32Type>, ArrowError> {
+                    let words = cast(batch.column(i), &dictionary())?;
+                    words.as_dictionary_opt().cloned().ok_or_else(|| wrong("text"))
+                };
+                let (clusters, nodes) = (words(first)?, words(second)?);
+                let texts = |words: &DictionaryArray<Int32Type>| words.values().as_string_opt::<i32>().cloned();
+                let (Some(cluster_texts), Some(node_texts)) = (texts(&clusters), texts(&nodes)) else {
+                    return Err(wrong("text"));
+                };
+                let mut last: Option<((usize, usize), bool)> = None;
                 let keep = (0..batch.num_rows()).map(|row| {
-                    if clusters.is_null(row) || nodes.is_null(row) {
-                        return Some(false);
-                    }
-                    let (cluster, node) = (clusters.value(row), nodes.value(row));
+                    let (Some(cluster), Some(node)) = (clusters.key(row), nodes.key(row)) else { return Some(false) };
                     let held = match last {
-                        Some((c, n, held)) if c == cluster && n == node => held,
-                        _ => range.holds(cluster, node),
+                        Some((pair, held)) if pair == (cluster, node) => held,
+                        _ => range.holds(cluster_texts.value(cluster), node_texts.value(node)),
                     };
-                    last = Some((cluster, node, held));
+                    last = Some(((cluster, node), held));
                     Some(held)
                 });
                 Ok(keep.collect::<BooleanArray>())
@@ -190,6 +211,23 @@ impl Scan<'_> {
     }
 }
 
+/// How many nulls a column has in the row groups, where their statistics tell it.
+fn nulls<'a>(groups: impl Iterator<Item = &'a RowGroupMetaData>, column: usize) -> Option<u64> {
+    groups.map(|group| group.columns().get(column)?.statistics()?.null_count_opt()).sum()
+}
+
+/// The one whole number that a column has in all of the row groups, where their statistics tell it: there is nothing to decode.
+fn constant<'a>(mut groups: impl Iterator<Item = &'a RowGroupMetaData>, column: usize) -> Option<i64> {
+    let of = |group: &RowGroupMetaData| match group.columns().get(column)?.statistics()? {
+        Statistics::Int64(ints) if ints.null_count_opt() == Some(0) && ints.min_is_exact() && ints.max_is_exact() => {
+            ints.min_opt().filter(|min| Some(*min) == ints.max_opt()).copied()
+        }
+        _ => None,
+    };
+    let first = of(groups.next()?)?;
+    groups.all(|group| of(group) == Some(first)).then_some(first)
+}
+
 /// Smallest and largest text of a column chunk, where both are told exactly.
 fn ends(statistics: Option<&Statistics>) -> Option<(String, String)> {
     let Some(Statistics::ByteArray(texts)) = statistics else { return None };
@@ -200,9 +238,14 @@ fn ends(statistics: Option<&Statistics>) -> Option<(String, String)> {
     Some((text(texts.min_opt()?)?, text(texts.max_opt()?)?))
 }
 
+/// Texts as places in a list of them.
+fn dictionary() -> DataType {
+    DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8))
+}
+
 /// The schema with every text as a dictionary.
 fn with_dictionaries(schema: &SchemaRef) -> SchemaRef {
-    let kind = DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8));
+    let kind = dictionary();
     let field = |field: &Arc<Field>| match field.data_type() {
         DataType::Utf8 => Arc::new(field.as_ref().clone().with_data_type(kind.clone())),
         _ => field.clone(),
@@ -217,7 +260,10 @@ fn wrong(what: &str) -> ArrowError {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use arrow::array::{Int64Array, StringArray, TimestampMicrosecondArray};
+    use arrow::{
+        array::{ArrayRef, Int64Array, StringArray, TimestampMicrosecondArray},
+        datatypes::Int64Type,
+    };
     use schemas::tables;
 
     use super::*;
@@ -249,11 +295,71 @@ mod tests {
 
     fn count(path: &Path, nodes: NodeRange, between: Option<(i64, i64)>) -> usize {
         let between = between.map(|(from, to)| (Timestamp::from_ms(from), Timestamp::from_ms(to)));
-        let scan = Scan { table: tables::get("device_hours"), columns: Some(&["device"]), nodes, between, dictionaries: true };
+        let scan = Scan {
+            table: tables::get("device_hours"),
+            columns: Some(&["device"]),
+            nodes,
+            between,
+            dictionaries: true,
+            instead: None,
+        };
         let plain = Scan { dictionaries: false, ..scan.clone() };
         let rows = |scan: &Scan<'_>| scan.open(path).unwrap().map(|batch| batch.unwrap().num_rows()).sum::<usize>();
         assert_eq!(rows(&scan), rows(&plain));
         rows(&scan)
+    }
+
+    #[test]
+    fn a_column_of_one_number_is_told_by_its_statistics() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = file(&Lake::create(folder.path()).unwrap());
+        let columns = ["capacity_ms", "device"];
+        for names in [&columns[..1], &columns] {
+            let scan = Scan {
+                table: tables::get("device_hours"),
+                columns: Some(names),
+                nodes: NodeRange::only("b", "n1"),
+                between: None,
+                dictionaries: false,
+                instead: None,
+            };
+            let batches: Vec<RecordBatch> = scan.open(&path).unwrap().map(Result::unwrap).collect();
+            assert_eq!(batches.iter().map(RecordBatch::num_rows).sum::<usize>(), 60);
+            let ones = |batch: &RecordBatch| batch.column(0).as_primitive::<Int64Type>().values().iter().all(|n| *n == 1);
+            assert!(batches.iter().all(ones));
+        }
+    }
+
+    #[test]
+    fn a_column_read_instead_of_another_is_spared_where_nothing_asks_for_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let lake = Lake::create(folder.path()).unwrap();
+        let table = tables::get("gpu_hours");
+        for (shard, workloads) in [[Some("w"), Some("w"), None], [Some("w"), None, None]].into_iter().enumerate() {
+            let columns = table.schema().fields().iter().map(|field| -> ArrayRef {
+                match field.name().as_str() {
+                    "hour_start" => Arc::new(TimestampMicrosecondArray::from(vec![0; 3]).with_timezone("UTC")),
+                    "workload" => Arc::new(StringArray::from(workloads.to_vec())),
+                    "pod_uid" => Arc::new(StringArray::from(vec![Some("a"), Some("b"), None])),
+                    _ if field.data_type() == &DataType::Utf8 => Arc::new(StringArray::from(vec!["x"; 3])),
+                    _ if field.data_type() == &DataType::Int64 => Arc::new(Int64Array::from(vec![1, 2, 3])),
+                    _ => arrow::array::new_null_array(field.data_type(), 3),
+                }
+            });
+            let batch = RecordBatch::try_new(table.schema(), columns.collect()).unwrap();
+            let key = ClosedKey { hour: Timestamp::from_ms(0), shard: u32::try_from(shard).unwrap() };
+            let path = lake.publish_closed(table, key, &[batch], Footer::default()).unwrap();
+            let scan = Scan {
+                table,
+                columns: Some(&["workload", "pod_uid"]),
+                nodes: NodeRange::default(),
+                between: None,
+                dictionaries: true,
+                instead: Some(("workload", "pod_uid")),
+            };
+            let nulls: usize = scan.open(&path).unwrap().map(|batch| batch.unwrap().column(1).null_count()).sum();
+            assert_eq!(nulls, [3, 1][shard], "shard {shard}");
+        }
     }
 
     #[test]

@@ -111,7 +111,8 @@ pub(crate) fn take<'a>(node: &NodeWorld<'a>, devices: &[DeviceHour<'a>], window:
     }
     let claims = claims(node, units, window)?;
     let mut idle: Vec<(Idle<'_>, i128)> = Vec::new();
-    for (world, hour) in node.devices.iter().zip(devices) {
+    // Idle time of a node without inventory is not known, so nothing is taken from it.
+    for (world, hour) in node.devices.iter().zip(devices).filter(|_| node.inventory) {
         let unit = unit_of(world, units)?;
         idle.extend(hour.idle.iter().map(|piece| (*piece, unit)));
     }

@@ -84,7 +84,8 @@ impl From<TooFine> for HoursError {
 /// GPU time of `window`, by UTC hour, device and owner.
 ///
 /// In: devices, each once; holdings, samples and failed scrapes in any order, repeats allowed. Out: sorted by
-/// (hour, node, device, owner); `ms` of a device's rows sums to its capacity in the window, unobserved included.
+/// (hour, node, device, owner); `ms` of a device's rows sums to its capacity in the window, unobserved included. A node without
+/// inventory has rows of owners only: its capacity is not claimed, nor what nobody holds of it.
 /// For b on a UTC hour, `hours(a..c) = hours(a..b) + hours(b..c)`.
 ///
 /// A row depends on no sample or failed scrape outside `[hour - horizon, end of the hour)`, but for its energy, which
@@ -153,10 +154,24 @@ fn node_hour(
     if let Some((rules, settled)) = settle {
         settled::node_hour(&NodeHour { node, start, part, rules, devices: &devices, splits: &splits, taking }, settled);
     }
-    for row in rows[first..].iter_mut().filter(|_| !node.inventory) {
-        if let What::Owner(owner) = &mut row.what {
-            owner.flags.insert(Flag::NoInventory);
-        }
+    if !node.inventory {
+        claim_owners_only(rows, first);
     }
     Ok(())
+}
+
+/// What nobody holds on a node without inventory is not known to be there: of its rows from `first` on, owners' stay, flagged.
+fn claim_owners_only(rows: &mut Vec<HourRow>, first: usize) {
+    let mut place = 0;
+    rows.retain_mut(|row| {
+        place += 1;
+        match &mut row.what {
+            _ if place <= first => true,
+            What::Owner(owner) => {
+                owner.flags.insert(Flag::NoInventory);
+                true
+            }
+            What::Free(_) | What::Unavailable(_) => false,
+        }
+    });
 }

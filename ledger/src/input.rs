@@ -25,7 +25,7 @@ pub struct Inputs {
     /// Scrapes without an answer.
     pub failed_scrapes: Vec<FailedScrape>,
     /// Nodes of which no inventory is known: what they hold by number is allocated all the same, taken from nothing, and their
-    /// capacity is not claimed (flag `no_inventory`).
+    /// capacity is not claimed, nor what nobody holds of them (flag `no_inventory`).
     pub without_inventory: BTreeSet<Text>,
 }
 

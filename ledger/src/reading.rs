@@ -127,6 +127,15 @@ impl Reading {
     /// Judges a number by its unit; `ppm` is asked only for a number in range that is not clipped.
     fn classify(number: Decimal, unit: Unit, ppm: impl Fn(Decimal) -> u32) -> Self {
         let above = |limit: Decimal| number > limit;
+        let (whole, clip_to) = match unit {
+            Unit::Percent => (Decimal::whole(100), Decimal::whole(100)),
+            Unit::Ratio => (Decimal::whole(1), Decimal { negative: false, mantissa: 101, exponent: -2 }),
+            Unit::InstanceRatio => (Decimal::whole(1), Decimal { negative: false, mantissa: 15, exponent: -1 }),
+        };
+        // Nearly every reading, and nothing below the blanks' numbers is one.
+        if !number.is_negative() && !above(whole) {
+            return Self::Valid(Value { ppm: ppm(number), printed: number, clipped: false, conflict: false });
+        }
         if number >= Decimal::whole(140_737_488_355_328)
             || (number >= Decimal::whole(2_147_483_632) && !above(Decimal::whole(2_147_483_647)))
         {
@@ -135,17 +144,10 @@ impl Reading {
         if number.is_negative() {
             return Self::OutOfRange;
         }
-        let (whole, clip_to) = match unit {
-            Unit::Percent => (Decimal::whole(100), Decimal::whole(100)),
-            Unit::Ratio => (Decimal::whole(1), Decimal { negative: false, mantissa: 101, exponent: -2 }),
-            Unit::InstanceRatio => (Decimal::whole(1), Decimal { negative: false, mantissa: 15, exponent: -1 }),
-        };
         if above(clip_to) {
             return Self::OutOfRange;
         }
-        let clipped = above(whole);
-        let ppm = if clipped { PPM } else { ppm(number) };
-        Self::Valid(Value { ppm, printed: number, clipped, conflict: false })
+        Self::Valid(Value { ppm: PPM, printed: number, clipped: true, conflict: false })
     }
 
     /// One reading of two that two sources gave for the same device and instant (A9): the larger valid value,

@@ -95,6 +95,8 @@ pub enum Settled {
         reason: Text,
         /// How many.
         ids: u32,
+        /// `no_inventory`, or nothing.
+        flags: FlagSet,
     },
     /// Ids that nobody holds and that may not be given.
     Unavailable {
@@ -104,6 +106,8 @@ pub enum Settled {
         ids: u32,
         /// What MIG instances leave over, and no id of the device itself.
         orphan: bool,
+        /// `no_inventory`, or nothing.
+        flags: FlagSet,
     },
     /// What a holding by number takes, in parts of a whole GPU; none where 64 bits do not hold it.
     Number {
@@ -224,10 +228,11 @@ fn device_rows(
             push((stretch.from, stretch.to), what);
         }
     }
+    let flags = unlisted(hour);
     for Idle { from, to, ids, kind, reason } in account.idle.iter().copied() {
         let what = match kind {
-            IdleKind::Free => Settled::Free { reason: reason.into(), ids },
-            IdleKind::Calm | IdleKind::Unready => Settled::Unavailable { reason: reason.into(), ids, orphan: false },
+            IdleKind::Free => Settled::Free { reason: reason.into(), ids, flags },
+            IdleKind::Calm | IdleKind::Unready => Settled::Unavailable { reason: reason.into(), ids, orphan: false, flags },
         };
         push((from, to), what);
     }
@@ -235,6 +240,11 @@ fn device_rows(
     for (span, owner, pods) in holders(world, reach) {
         push(span, Settled::Held { pod_uid: world.owners[owner].pod.uid.clone(), pods });
     }
+}
+
+/// What is said of time that nobody holds: whether it becomes no hour row, because nobody knows what the node has.
+fn unlisted(hour: &NodeHour<'_, '_>) -> FlagSet {
+    FlagSet::EMPTY.with(Flag::NoInventory, !hour.node.inventory)
 }
 
 /// Who held the device when, and beside how many, in `reach`; not cut to its presence.
@@ -294,7 +304,7 @@ fn orphan_rows(hour: &NodeHour<'_, '_>, gpu: &SplitGpu<'_>, den: Option<i128>, r
             unit_den: small(den),
             split_lcm: Some(1),
         });
-        let what = Settled::Unavailable { reason: MIG_ORPHAN.into(), ids: 1, orphan: true };
+        let what = Settled::Unavailable { reason: MIG_ORPHAN.into(), ids: 1, orphan: true, flags: unlisted(hour) };
         rows.push(hour.row(&place, &measure, (edge[0], edge[1]), what));
     }
 }

@@ -201,7 +201,9 @@ fn plan(reach: &Reach, window: Window) -> Result<((Timestamp, Timestamp), Pieces
 }
 
 fn scan<'a>(part: &Part, nodes: &NodeRange, columns: Option<&'a [&'a str]>, between: Option<(Timestamp, Timestamp)>) -> Scan<'a> {
-    Scan { table: part.table, columns, nodes: nodes.clone(), between, dictionaries: false }
+    // Samples repeat their texts by the thousand.
+    let dictionaries = part.source == Source::GpuSamples;
+    Scan { table: part.table, columns, nodes: nodes.clone(), between, dictionaries, instead: None }
 }
 
 /// One horizon, generously, and what clocks are off: how far instants outside the window matter to it.
@@ -295,8 +297,11 @@ fn piece(
         account.unweighed.extend(node.unweighed.iter().map(of_node));
         account.rows.push(hour_rows(&node.cluster, &rows).map_err(wrong)?);
         account.settled.push(settled_rows(&node.cluster, &settled).map_err(wrong)?);
-        let capacity = ledger::capacity::capacities(&node.inputs.devices, window).map_err(refused)?;
-        account.capacities.push(device_rows(&node.cluster, &capacity).map_err(wrong)?);
+        // Devices that were only seen are no inventory.
+        if !node.inputs.without_inventory.contains(&node.node) {
+            let capacity = ledger::capacity::capacities(&node.inputs.devices, window).map_err(refused)?;
+            account.capacities.push(device_rows(&node.cluster, &capacity).map_err(wrong)?);
+        }
     }
     Ok(account)
 }

@@ -10,7 +10,7 @@ use schemas::{
     tables::{self, Table},
 };
 
-use crate::report::{NO_INVENTORY, hour_of};
+use crate::report::{has_no_inventory, hour_of};
 
 /// What does not close, first of all that does not.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -114,8 +114,7 @@ pub fn check(lake: &Lake, window: Option<Window>) -> Result<Verdict, LakeError> 
             }
         }
         for ((node, device), (rows_ms, capacity_ms)) in of_device {
-            // What was seen of a node without inventory closes, and proves nothing about its capacity.
-            verdict.device_hours += usize::from(device != NOT_NAMED && !no_inventory.contains(&node));
+            verdict.device_hours += usize::from(device != NOT_NAMED);
             if rows_ms != capacity_ms {
                 faults.push(Fault::Capacity { hour, node, device, capacity_ms, rows_ms });
             }
@@ -167,16 +166,14 @@ fn owners(
     let per_tier = 2 + Cause::ALL.len();
     for row in 0..batch.num_rows() {
         let node = format!("{}/{}", text(batch, 1, row).unwrap_or("?"), text(batch, 2, row).unwrap_or("?"));
-        let device = text(batch, 3, row).map(str::to_owned);
-        let shown = device.clone().unwrap_or_else(|| NOT_NAMED.into());
+        let shown = text(batch, 3, row).unwrap_or(NOT_NAMED).to_owned();
         let ms = int(batch, 6, row);
         // A row in the folder of another hour would be counted there.
         let hour = hour_of(batch, 0, row).unwrap_or(hour);
-        let unlisted = text(batch, 8, row).is_some_and(|flags| flags.split(',').any(|flag| flag == NO_INVENTORY));
-        if let Some(device) = device {
-            of_device.entry((node.clone(), device)).or_default().0 += ms;
-        } else if !unlisted {
-            // Rule A16: what is held by number is taken from the node, so these rows sum to nothing.
+        let unlisted = text(batch, 8, row).is_some_and(has_no_inventory);
+        // Rule A16: what is held by number is taken from the node, so rows without a device sum to nothing. A node without
+        // inventory has rows of its owners only, and nothing to hold them against.
+        if !unlisted {
             of_device.entry((node.clone(), shown.clone())).or_default().0 += ms;
         }
         if ms < 0 && text(batch, 7, row) != Some("held_unknown") {

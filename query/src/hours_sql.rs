@@ -283,7 +283,8 @@ struct Branch {
 }
 
 const BRANCHES: [Branch; 3] = [
-    Branch { from: "device_rows", column: device_column },
+    // What nobody holds of a node without inventory is no row: nothing else is said of such time.
+    Branch { from: "device_rows WHERE kind = 'owner' OR flags IS NULL", column: device_column },
     Branch { from: "number_rows", column: number_column },
     Branch { from: "taken WHERE num > 0", column: taken_column },
 ];

@@ -26,8 +26,10 @@ use schemas::{
 
 use crate::{account::AccountError, job, live};
 
-/// Flag of rows whose node has no inventory: their capacity is not known.
-pub const NO_INVENTORY: &str = "no_inventory";
+/// Whether a row's flags say that its node has no inventory: its capacity is not known, nor what nobody holds of it.
+pub(crate) fn has_no_inventory(flags: &str) -> bool {
+    flags.split(',').any(|flag| flag == "no_inventory")
+}
 
 /// What stopped a report.
 #[derive(Debug, thiserror::Error)]
@@ -338,7 +340,10 @@ impl Plan {
         let of_files = |files: &[(Timestamp, std::path::PathBuf)]| -> Result<Folder<'_>, ReportError> {
             let mut folder = Folder::of(request, buckets);
             for (hour, path) in files {
-                let scan = Scan { table, columns: Some(&columns), nodes: Default::default(), between: None, dictionaries: true };
+                // A pod is asked for only where it has no workload, unless the report is by pod.
+                let instead = (!request.by.iter().any(|by| by.columns().contains(&"pod_uid"))).then_some(("workload", "pod_uid"));
+                let nodes = Default::default();
+                let scan = Scan { table, columns: Some(&columns), nodes, between: None, dictionaries: true, instead };
                 let batches = scan.open(path)?.collect::<Result<Vec<_>, _>>()?;
                 let bad = |what| ReportError::BadRow { file: path.display().to_string(), what };
                 folder.hour(*hour, &batches).map_err(bad)?;

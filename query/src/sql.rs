@@ -10,8 +10,8 @@ use std::{path::PathBuf, sync::Arc};
 
 use datafusion::{
     arrow::{
-        array::{ArrayRef, AsArray, BooleanArray, RecordBatch, StringArray, types::TimestampMicrosecondType},
-        compute::filter_record_batch,
+        array::{ArrayRef, AsArray, BooleanArray, RecordBatch, RecordBatchOptions, StringArray, types::TimestampMicrosecondType},
+        compute::{cast, filter_record_batch},
         datatypes::{DataType, Field, Schema},
     },
     catalog::TableProvider,
@@ -111,7 +111,7 @@ impl Session {
             let mut stream = frame.execute_stream().await?;
             let (mut batches, mut bytes) = (Vec::new(), 0);
             while let Some(batch) = stream.next().await {
-                let batch = batch?;
+                let batch = without_views(&batch?)?;
                 bytes += batch.get_array_memory_size();
                 if bytes > MAX_RESULT_BYTES {
                     return Err(DataFusionError::ResourcesExhausted(format!(
@@ -122,7 +122,7 @@ impl Session {
                 batches.push(batch);
             }
             if batches.is_empty() {
-                batches.push(RecordBatch::new_empty(schema));
+                batches.push(without_views(&RecordBatch::new_empty(schema))?);
             }
             Ok::<_, DataFusionError>(batches)
         };
@@ -188,6 +188,33 @@ fn with_folders(table: &'static Table) -> Arc<Schema> {
     Arc::new(Schema::new(table.schema().fields().iter().map(|f| f.as_ref().clone()).chain(folders).collect::<Vec<_>>()))
 }
 
+/// The table's columns with texts as views: the engine then groups and compares them without copying each.
+fn with_views(table: &'static Table) -> Arc<Schema> {
+    let field = |field: &Arc<Field>| match field.data_type() {
+        DataType::Utf8 => Arc::new(field.as_ref().clone().with_data_type(DataType::Utf8View)),
+        _ => field.clone(),
+    };
+    Arc::new(Schema::new(table.schema().fields().iter().map(field).collect::<Vec<_>>()))
+}
+
+/// Views of a result as the plain texts that the rest of the project reads.
+fn without_views(batch: &RecordBatch) -> Result<RecordBatch, DataFusionError> {
+    let schema = batch.schema();
+    let mut fields = Vec::with_capacity(schema.fields().len());
+    let mut columns = Vec::with_capacity(schema.fields().len());
+    for (field, column) in schema.fields().iter().zip(batch.columns()) {
+        if *field.data_type() == DataType::Utf8View {
+            fields.push(Arc::new(field.as_ref().clone().with_data_type(DataType::Utf8)));
+            columns.push(cast(column, &DataType::Utf8)?);
+        } else {
+            fields.push(field.clone());
+            columns.push(column.clone());
+        }
+    }
+    let rows = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+    Ok(RecordBatch::try_new_with_options(Arc::new(Schema::new(fields)), columns, &rows)?)
+}
+
 /// A batch of the table with the folder that each row would lie in.
 fn foldered(table: &'static Table, batch: &RecordBatch) -> Result<RecordBatch, DataFusionError> {
     let times = batch.column(table.index(table.time).unwrap_or(0)).as_primitive::<TimestampMicrosecondType>();
@@ -245,6 +272,6 @@ fn provider(lake: &Lake, table: &'static Table) -> Result<Arc<dyn TableProvider>
     let options = ListingOptions::new(Arc::new(ParquetFormat::default()))
         .with_file_extension(".parquet")
         .with_table_partition_cols(vec![("date".into(), DataType::Utf8), ("hour".into(), DataType::Utf8)]);
-    let config = ListingTableConfig::new(url).with_listing_options(options).with_schema(table.schema());
+    let config = ListingTableConfig::new(url).with_listing_options(options).with_schema(with_views(table));
     Ok(Arc::new(ListingTable::try_new(config)?))
 }

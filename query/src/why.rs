@@ -149,8 +149,14 @@ fn shapes(reach: &Reach) -> Result<BTreeMap<(String, String), String>, WhyError>
     let mut shapes = BTreeMap::new();
     for part in reach.intervals.iter().filter(|part| part.table.index("shape").is_some()) {
         let columns = ["namespace", "pod", "shape"];
-        let scan =
-            Scan { table: part.table, columns: Some(&columns), nodes: reach.nodes.clone(), between: None, dictionaries: false };
+        let scan = Scan {
+            table: part.table,
+            columns: Some(&columns),
+            nodes: reach.nodes.clone(),
+            between: None,
+            dictionaries: false,
+            instead: None,
+        };
         for batch in scan.open(&part.path)? {
             let batch = batch?;
             let text = |name: &str, row: usize| show::text_at(&batch, name, row);
@@ -178,7 +184,14 @@ fn nodes_with(reach: &Reach, asked: &Asked, window: Window) -> Result<Vec<NodeRa
         }
         let timed = part.table.time == "at";
         let between = timed.then(|| (window.from(), window.to()));
-        let scan = Scan { table: part.table, columns: Some(&names), nodes: reach.nodes.clone(), between, dictionaries: false };
+        let scan = Scan {
+            table: part.table,
+            columns: Some(&names),
+            nodes: reach.nodes.clone(),
+            between,
+            dictionaries: false,
+            instead: None,
+        };
         for batch in scan.open(&part.path)? {
             let batch = batch?;
             let text = |name: &str, row: usize| show::text_at(&batch, name, row);

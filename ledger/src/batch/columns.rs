@@ -1,9 +1,11 @@
 //! Typed columns of a batch by name.
 
 use arrow::{
-    array::{Array, ArrayRef, AsArray, Float32Array, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray},
+    array::{
+        Array, ArrayRef, AsArray, Float32Array, Int32Array, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray,
+    },
     compute::cast,
-    datatypes::{DataType, Float32Type, Int64Type, TimeUnit, TimestampMicrosecondType},
+    datatypes::{DataType, Float32Type, Int32Type, Int64Type, TimeUnit, TimestampMicrosecondType},
 };
 use schemas::Timestamp;
 
@@ -15,8 +17,11 @@ pub(super) struct Columns<'a> {
     batch: &'a RecordBatch,
 }
 
-/// A column of texts.
-pub(super) struct Texts(Column<StringArray>);
+/// A column of texts, plain or as places in a dictionary.
+pub(super) struct Texts {
+    column: Column<StringArray>,
+    places: Option<Int32Array>,
+}
 /// A column of whole numbers.
 pub(super) struct Ints(Option<Int64Array>);
 /// A column of fractions.
@@ -46,8 +51,13 @@ impl<'a> Columns<'a> {
     }
 
     pub(super) fn texts(&self, name: &'static str) -> Result<Texts, BatchError> {
-        let array = self.get(name, &DataType::Utf8, "text")?.map(|array| array.as_string::<i32>().clone());
-        Ok(Texts(Column { table: self.table, name, array }))
+        let given = self.batch.column_by_name(name).and_then(|column| column.as_dictionary_opt::<Int32Type>());
+        let of_dictionary = given.and_then(|given| Some((given.keys().clone(), given.values().as_string_opt::<i32>()?.clone())));
+        let (places, array) = match of_dictionary {
+            Some((places, values)) => (Some(places), Some(values)),
+            None => (None, self.get(name, &DataType::Utf8, "text")?.map(|array| array.as_string::<i32>().clone())),
+        };
+        Ok(Texts { column: Column { table: self.table, name, array }, places })
     }
 
     pub(super) fn ints(&self, name: &str) -> Result<Ints, BatchError> {
@@ -78,12 +88,17 @@ impl<A: Array> Column<A> {
 
 impl Texts {
     pub(super) fn get(&self, row: usize) -> Option<&str> {
-        self.0.array.as_ref().filter(|array| array.is_valid(row)).map(|array| array.value(row))
+        let place = match &self.places {
+            None => row,
+            // Places in a dictionary are not negative.
+            Some(places) => places.is_valid(row).then(|| places.value(row) as usize)?,
+        };
+        self.column.array.as_ref().filter(|array| array.is_valid(place)).map(|array| array.value(place))
     }
 
     pub(super) fn must(&self, row: usize) -> Result<&str, BatchError> {
-        self.0.array()?;
-        self.get(row).ok_or_else(|| self.0.null(row))
+        self.column.array()?;
+        self.get(row).ok_or_else(|| self.column.null(row))
     }
 }
 

@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     input::{Pod, Ratio, Rules, Telemetry},
+    row::FlagSet,
     settled::{Settled, SettledRow},
 };
 
@@ -63,12 +64,13 @@ fn owners(made: &mut Made, rows: &[SettledRow]) {
     label("team", |p| p.team.as_deref());
     label("queue", |p| p.queue.as_deref());
     let said = |row: &SettledRow| match &row.what {
-        Settled::Owner { source, flags, .. } | Settled::Number { source, flags, .. } => Some((*source, *flags)),
-        Settled::Device | Settled::Held { .. } | Settled::Free { .. } | Settled::Unavailable { .. } => None,
+        Settled::Owner { source, flags, .. } | Settled::Number { source, flags, .. } => (Some(*source), *flags),
+        Settled::Free { flags, .. } | Settled::Unavailable { flags, .. } => (None, *flags),
+        Settled::Device | Settled::Held { .. } => (None, FlagSet::EMPTY),
     };
-    texts(made, "allocation_source", rows, |row| Some(said(row)?.0.as_str().into()));
+    texts(made, "allocation_source", rows, |row| Some(said(row).0?.as_str().into()));
     texts(made, "flags", rows, |row| {
-        Some(said(row)?.1.to_string().into()).filter(|flags: &std::borrow::Cow<'_, str>| !flags.is_empty())
+        Some(said(row).1.to_string().into()).filter(|flags: &std::borrow::Cow<'_, str>| !flags.is_empty())
     });
     let held_from = rows.iter().map(|row| match &row.what {
         Settled::Owner { held_from, .. } => Some(held_from.micros()),

@@ -12,7 +12,6 @@ use super::{
     columns::{Columns, int, text},
     costs::{self, CostRow, SOURCE, UNPRICED},
 };
-use crate::report::NO_INVENTORY;
 
 /// What does not close.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -172,25 +171,13 @@ fn is_held(row: &CostRow) -> bool {
 }
 
 fn held_ms(batches: &[RecordBatch]) -> i128 {
-    let mut unlisted = std::collections::BTreeSet::new();
-    let node = |columns: &Columns<'_>, row: usize| {
-        let part = |name| text(columns.texts(name), row).unwrap_or_default().to_owned();
-        (part("cluster"), part("node"))
-    };
-    for batch in batches {
-        let columns = Columns(batch);
-        let flags = columns.texts("flags");
-        let has = |row: &usize| text(flags, *row).is_some_and(|flags| flags.split(',').any(|flag| flag == NO_INVENTORY));
-        unlisted.extend((0..batch.num_rows()).filter(has).map(|row| node(&columns, row)));
-    }
     let mut held = 0;
     for batch in batches {
         let columns = Columns(batch);
         let (kinds, ms) = (columns.texts("kind"), columns.ints("ms"));
         for row in 0..batch.num_rows() {
             let counts = match text(kinds, row).and_then(RowKind::from_text) {
-                Some(RowKind::Owner) => true,
-                Some(RowKind::Unavailable) => unlisted.is_empty() || !unlisted.contains(&node(&columns, row)),
+                Some(RowKind::Owner | RowKind::Unavailable) => true,
                 Some(RowKind::Free) | None => false,
             };
             held += if counts { i128::from(int(ms, row).unwrap_or(0)) } else { 0 };

@@ -14,7 +14,7 @@ use super::{
     columns::{Columns, int, text},
     supply::Supply,
 };
-use crate::report::NO_INVENTORY;
+use crate::report::has_no_inventory;
 
 /// Columns of `gpu_hours` that are read.
 pub(super) const COLUMNS: [&str; 13] = [
@@ -78,10 +78,9 @@ struct Key {
 
 /// Sums the rows of an hour.
 pub(super) fn of_hour(card: &Card, supply: &Supply<'_>, hour: Timestamp, batches: &[RecordBatch]) -> Result<HourUse, UseError> {
-    let unlisted = unlisted(batches)?;
     let mut sums: BTreeMap<Key, (i128, i128)> = BTreeMap::new();
     for batch in batches {
-        add(batch, &unlisted, &mut sums)?;
+        add(batch, &mut sums)?;
     }
     let mut found = HourUse::default();
     let mut pools: HashMap<Labels, Vec<(usize, i64)>> = HashMap::new();
@@ -145,25 +144,18 @@ impl From<TooFine> for UseError {
     }
 }
 
-fn add(
-    batch: &RecordBatch,
-    unlisted: &BTreeSet<(String, String)>,
-    sums: &mut BTreeMap<Key, (i128, i128)>,
-) -> Result<(), UseError> {
+fn add(batch: &RecordBatch, sums: &mut BTreeMap<Key, (i128, i128)>) -> Result<(), UseError> {
     let columns = Columns(batch);
     let (kinds, teams) = (columns.texts("kind"), columns.texts("team"));
-    let (clusters, nodes) = (columns.texts("cluster"), columns.texts("node"));
+    let flags = columns.texts("flags");
     let (ms, unready, labels) = (columns.ints("ms"), columns.ints("on_unready_ms"), columns.labels());
     let mut last: Option<(usize, Labels)> = None;
     for row in 0..batch.num_rows() {
         let kind = text(kinds, row).and_then(RowKind::from_text).ok_or(UseError::BadRow("a row of unknown kind"))?;
-        let is_unlisted = !unlisted.is_empty()
-            && unlisted.contains(&(text(clusters, row).unwrap_or_default().into(), text(nodes, row).unwrap_or_default().into()));
+        let is_unlisted = || text(flags, row).is_some_and(has_no_inventory);
         let kind = match kind {
-            RowKind::Owner if is_unlisted => Unpriced::NoInventory,
+            RowKind::Owner if is_unlisted() => Unpriced::NoInventory,
             RowKind::Owner => Unpriced::Held,
-            // What nobody holds of a node without inventory is only what was seen.
-            RowKind::Free | RowKind::Unavailable if is_unlisted => continue,
             RowKind::Free => Unpriced::Free,
             RowKind::Unavailable => Unpriced::Unavailable,
         };
@@ -178,21 +170,6 @@ fn add(
         sum.1 += i128::from(int(unready, row).unwrap_or(0));
     }
     Ok(())
-}
-
-/// Nodes without inventory, by the flag of their owners' rows.
-fn unlisted(batches: &[RecordBatch]) -> Result<BTreeSet<(String, String)>, UseError> {
-    let mut found = BTreeSet::new();
-    for batch in batches {
-        let columns = Columns(batch);
-        let (flags, clusters, nodes) = (columns.texts("flags"), columns.texts("cluster"), columns.texts("node"));
-        for row in 0..batch.num_rows() {
-            if text(flags, row).is_some_and(|flags| flags.split(',').any(|flag| flag == NO_INVENTORY)) {
-                found.insert((text(clusters, row).unwrap_or_default().into(), text(nodes, row).unwrap_or_default().into()));
-            }
-        }
-    }
-    Ok(found)
 }
 
 /// Time shared out to pools of one match that meet inside the hour, by what each pays for.

@@ -1,14 +1,14 @@
 //! Rows of `gpu_hours` to sums by group. Texts stay dictionary keys: a name is looked up once a file, not once a row.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 
 use datafusion::arrow::{
-    array::{
-        Array, ArrayRef, AsArray, DictionaryArray, Int64Array, RecordBatch, StringArray, types::Int32Type, types::Int64Type,
-    },
+    array::{Array, ArrayRef, AsArray, Int64Array, RecordBatch, StringArray, types::Int32Type, types::Int64Type},
+    buffer::{NullBuffer, ScalarBuffer},
     compute::cast,
     datatypes::DataType,
 };
+use foldhash::fast::FixedState;
 use schemas::{
     Timestamp,
     status::{Cause, RowKind},
@@ -16,12 +16,13 @@ use schemas::{
 };
 
 use super::{
-    Groups, Key, Line, NO_INVENTORY, Request,
+    Groups, Key, Line, Request,
     ask::{Buckets, Dimension},
+    has_no_inventory,
 };
 
 /// Columns that every report reads, in this order.
-const FIXED: [&str; 9] = ["ms", "kind", "reason", "flags", "overcommitted_ms", "cluster", "node", "workload", "pod_uid"];
+const FIXED: [&str; 9] = ["ms", "kind", "reason", "flags", "overcommitted_ms", "cluster", "namespace", "workload", "pod_uid"];
 
 /// The columns of `gpu_hours` that a report reads: the fixed ones, the tier's, the groupings'.
 pub(super) fn columns(request: &Request) -> Vec<&'static str> {
@@ -61,9 +62,7 @@ pub(super) struct Sums {
     unobserved: i64,
     no_inventory: bool,
     /// Utilized and seen time of each job.
-    jobs: BTreeMap<u32, (i64, i64)>,
-    /// The same as text, once numbers of jobs of different folders met.
-    named_jobs: HashMap<String, (i64, i64)>,
+    jobs: HashMap<String, (i64, i64)>,
 }
 
 impl Sums {
@@ -75,10 +74,10 @@ impl Sums {
         self.stranded += other.stranded;
         self.unobserved += other.unobserved;
         self.no_inventory |= other.no_inventory;
-        for (job, (utilized, seen)) in &other.named_jobs {
-            match self.named_jobs.get_mut(job) {
+        for (job, (utilized, seen)) in &other.jobs {
+            match self.jobs.get_mut(job) {
                 Some(sums) => *sums = (sums.0 + utilized, sums.1 + seen),
-                None => drop(self.named_jobs.insert(job.clone(), (*utilized, *seen))),
+                None => drop(self.jobs.insert(job.clone(), (*utilized, *seen))),
             }
         }
     }
@@ -86,12 +85,8 @@ impl Sums {
     pub(super) fn line(&self, keys: Vec<Key>) -> Line {
         let known = |ms| (!self.no_inventory).then_some(ms);
         // In order of the shares, so that the floating sum is the same whichever way the jobs came.
-        let mut shares: Vec<f64> = self
-            .named_jobs
-            .values()
-            .filter(|(_, seen)| *seen > 0)
-            .map(|(utilized, seen)| *utilized as f64 / *seen as f64)
-            .collect();
+        let mut shares: Vec<f64> =
+            self.jobs.values().filter(|(_, seen)| *seen > 0).map(|(utilized, seen)| *utilized as f64 / *seen as f64).collect();
         shares.sort_by(f64::total_cmp);
         Line {
             keys,
@@ -137,6 +132,116 @@ impl Names {
     }
 }
 
+/// Texts by number.
+#[derive(Default)]
+struct Texts {
+    numbers: HashMap<String, u32>,
+    texts: Vec<String>,
+}
+
+impl Texts {
+    fn number(&mut self, text: &str) -> u32 {
+        if let Some(number) = self.numbers.get(text) {
+            return *number;
+        }
+        let number = u32::try_from(self.texts.len()).unwrap_or(u32::MAX);
+        self.texts.push(text.to_owned());
+        self.numbers.insert(text.to_owned(), number);
+        number
+    }
+
+    fn text(&self, number: u32) -> &str {
+        self.texts.get(number as usize).map_or("", String::as_str)
+    }
+}
+
+/// A job: the numbers of cluster, namespace and workload; of a pod without a workload, twice [`NO_TEXT`] and its UID.
+type Job = [u32; 3];
+
+/// The number of no text.
+const NO_TEXT: u32 = u32::MAX;
+
+/// Utilized and seen time of each job in each place. Few jobs of one fleet share their last name, and few are in several groups,
+/// so a short list by that name is faster than a hash of all of it; what is more goes by hash.
+#[derive(Default)]
+struct Times {
+    by_name: Vec<Vec<((usize, Job), (i64, i64))>>,
+    others: HashMap<(usize, Job), (i64, i64), FixedState>,
+}
+
+impl Times {
+    const LISTED: usize = 16;
+
+    fn add(&mut self, place: usize, job: Job, (utilized, seen): (i64, i64)) {
+        let name = if job[2] == NO_TEXT { 0 } else { job[2] as usize };
+        if self.by_name.len() <= name {
+            self.by_name.resize_with(name + 1, Vec::new);
+        }
+        let list = &mut self.by_name[name];
+        let time = match list.iter().position(|(known, _)| *known == (place, job)) {
+            Some(at) => &mut list[at].1,
+            None if list.len() < Self::LISTED => {
+                list.push(((place, job), (0, 0)));
+                let last = list.len() - 1;
+                &mut list[last].1
+            }
+            None => self.others.entry((place, job)).or_default(),
+        };
+        *time = (time.0 + utilized, time.1 + seen);
+    }
+
+    fn all(self) -> impl Iterator<Item = ((usize, Job), (i64, i64))> {
+        self.by_name.into_iter().flatten().chain(self.others)
+    }
+}
+
+/// The columns of a batch that tell a row's job.
+struct JobsOfBatch {
+    columns: [(Words, Vec<u32>); 4],
+}
+
+impl JobsOfBatch {
+    fn of(batch: &RecordBatch, names: &mut Texts) -> Result<Self, &'static str> {
+        let mut column = |place: usize| -> Result<_, &'static str> {
+            let words = Words::of(batch.column(place))?;
+            let numbers = words.values.iter().map(|word| word.map_or(NO_TEXT, |word| names.number(word))).collect();
+            Ok((words, numbers))
+        };
+        Ok(Self { columns: [column(5)?, column(6)?, column(7)?, column(8)?] })
+    }
+
+    fn at(&self, row: usize) -> Job {
+        let [cluster, namespace, workload, pod] = &self.columns;
+        let number = |(words, numbers): &(Words, Vec<u32>)| words.at(row).map_or(NO_TEXT, |word| numbers[word]);
+        match number(workload) {
+            NO_TEXT => [NO_TEXT, NO_TEXT, number(pod)],
+            workload => [number(cluster), number(namespace), workload],
+        }
+    }
+}
+
+/// A column of numbers, nulls as 0.
+struct Ints<'b> {
+    values: &'b [i64],
+    nulls: Option<&'b NullBuffer>,
+}
+
+impl<'b> Ints<'b> {
+    fn of(column: &'b ArrayRef) -> Result<Self, &'static str> {
+        let column: &Int64Array = column.as_primitive_opt::<Int64Type>().ok_or("a column is not INT64")?;
+        Ok(Self { values: column.values(), nulls: column.nulls().filter(|nulls| nulls.null_count() > 0) })
+    }
+
+    fn at(&self, row: usize) -> i64 {
+        if self.nulls.is_some_and(|nulls| nulls.is_null(row)) { 0 } else { self.values[row] }
+    }
+
+    /// Whether there may be a number other than 0.
+    fn any(&self) -> bool {
+        self.values.iter().fold(0, |all, value| all | value) != 0
+    }
+}
+
 /// Folds batches whose columns are those of [`columns`].
 pub(super) struct Folder<'a> {
     request: &'a Request,
@@ -144,9 +249,13 @@ pub(super) struct Folder<'a> {
     /// Column names of the batches.
     columns: Vec<&'static str>,
     names: Vec<Names>,
-    jobs: Names,
-    places: HashMap<Vec<u32>, usize>,
+    /// Names of jobs, their namespaces and clusters.
+    job_names: Texts,
+    places: HashMap<Vec<u32>, usize, FixedState>,
+    /// The key asked for last, and its place.
+    last: (Vec<u32>, usize),
     sums: Vec<Sums>,
+    times: Times,
     folded: Folded,
 }
 
@@ -158,109 +267,91 @@ impl<'a> Folder<'a> {
             buckets,
             columns: columns(request),
             names,
-            jobs: Names::default(),
-            places: HashMap::new(),
+            job_names: Texts::default(),
+            places: HashMap::default(),
+            last: (vec![u32::MAX], 0), // no key has this number
             sums: Vec::new(),
+            times: Times::default(),
             folded: Folded::default(),
         }
     }
 
     /// Folds the batches of one hour, or of a part that begins at `at`. A panic-free error names what is no row of ours.
     pub(super) fn hour(&mut self, at: Timestamp, batches: &[RecordBatch]) -> Result<(), &'static str> {
-        let unlisted = unlisted(batches)?;
-        batches.iter().try_for_each(|batch| self.batch(at, batch, &unlisted))
+        batches.iter().try_for_each(|batch| self.batch(at, batch))
     }
 
-    fn batch(&mut self, at: Timestamp, batch: &RecordBatch, unlisted: &BTreeSet<(String, String)>) -> Result<(), &'static str> {
-        let ints = |place: usize| batch.column(place).as_primitive_opt::<Int64Type>().ok_or("a column is not INT64");
+    fn batch(&mut self, at: Timestamp, batch: &RecordBatch) -> Result<(), &'static str> {
+        let ints = |place: usize| Ints::of(batch.column(place));
         let (ms, over) = (ints(0)?, ints(4)?);
         let (kind, reason, flags) = (Words::of(batch.column(1))?, Words::of(batch.column(2))?, Words::of(batch.column(3))?);
-        let (cluster, node) = (Words::of(batch.column(5))?, Words::of(batch.column(6))?);
         let (utilized, stranded) = (ints(FIXED.len())?, ints(FIXED.len() + 1)?);
         let first = FIXED.len() + 2;
-        let causes: Vec<&Int64Array> = (first..first + Cause::ALL.len()).map(ints).collect::<Result<_, _>>()?;
+        let causes: Vec<Ints<'_>> = (first..first + Cause::ALL.len()).map(ints).collect::<Result<_, _>>()?;
         let kinds: Vec<Option<RowKind>> = kind.values.iter().map(|word| word.and_then(RowKind::from_text)).collect();
         let orphan = reason.number_of("mig_orphan");
         let bare: Vec<bool> = flags.values.iter().map(|word| word.is_some_and(has_no_inventory)).collect();
-        let jobs = self.jobs_of(batch)?;
+        let jobs = JobsOfBatch::of(batch, &mut self.job_names)?;
         let keys: Vec<Keys> = (0..self.request.by.len()).map(|place| self.keys(place, at, batch)).collect::<Result<_, _>>()?;
-        let value = |column: &Int64Array, row: usize| if column.is_null(row) { 0 } else { column.value(row) };
         let mut key = vec![0_u32; keys.len()];
-        let mut last: Option<(Vec<u32>, usize)> = None;
-        for (row, &job) in jobs.iter().enumerate() {
+        let causes: Vec<(Cause, Ints<'_>)> = Cause::ALL.iter().copied().zip(causes).filter(|(_, ints)| ints.any()).collect();
+        let over = Some(over).filter(Ints::any);
+        let mut unobserved = vec![0; causes.len()];
+        for row in 0..batch.num_rows() {
             let kind = kind.at(row).and_then(|word| kinds[word]).ok_or("a row of unknown kind")?;
             for (key, column) in key.iter_mut().zip(&keys) {
                 *key = column.number(row, kind == RowKind::Owner);
             }
-            let place = match &last {
-                Some((known, place)) if *known == key => *place,
-                _ => self.place(&key),
-            };
-            if last.as_ref().is_none_or(|(known, _)| *known != key) {
-                last = Some((key.clone(), place));
-            }
+            let place = self.place(&key);
             let sums = &mut self.sums[place];
-            if kind != RowKind::Owner {
-                sums.no_inventory |= !unlisted.is_empty() && {
-                    let name = |words: &Words| words.at(row).map_or("", |word| words.values.value(word)).to_owned();
-                    unlisted.contains(&(name(&cluster), name(&node)))
-                };
-            }
             match kind {
                 RowKind::Owner => {
-                    let (used, idle) = (value(utilized, row), value(stranded, row));
-                    sums.owner += value(ms, row);
+                    let (used, idle) = (utilized.at(row), stranded.at(row));
+                    sums.owner += ms.at(row);
                     sums.utilized += used;
                     sums.stranded += idle;
-                    for (cause, column) in Cause::ALL.iter().zip(&causes) {
-                        let unseen = value(column, row);
-                        if unseen != 0 {
-                            sums.unobserved += unseen;
-                            *self.folded.unobserved_by.entry(*cause).or_default() += unseen;
-                        }
+                    for ((_, column), sum) in causes.iter().zip(&mut unobserved) {
+                        let unseen = column.at(row);
+                        sums.unobserved += unseen;
+                        *sum += unseen;
                     }
                     if used + idle > 0 {
-                        let time = sums.jobs.entry(job).or_default();
-                        *time = (time.0 + used, time.1 + used + idle);
+                        self.times.add(place, jobs.at(row), (used, used + idle));
                     }
-                    self.folded.overcommitted += value(over, row);
+                    self.folded.overcommitted += over.as_ref().map_or(0, |over| over.at(row));
                     sums.no_inventory |= flags.at(row).is_some_and(|word| bare[word]);
                 }
-                RowKind::Free => sums.free += value(ms, row),
+                RowKind::Free => sums.free += ms.at(row),
                 RowKind::Unavailable => {
-                    sums.unavailable += value(ms, row);
+                    sums.unavailable += ms.at(row);
                     if orphan.is_some() && reason.at(row) == orphan {
-                        self.folded.mig_orphan += value(ms, row);
+                        self.folded.mig_orphan += ms.at(row);
                     }
                 }
             }
+        }
+        for ((cause, _), ms) in causes.iter().zip(unobserved) {
+            *self.folded.unobserved_by.entry(*cause).or_default() += ms;
         }
         Ok(())
     }
 
     fn place(&mut self, key: &[u32]) -> usize {
-        if let Some(place) = self.places.get(key) {
-            return *place;
+        if self.last.0 == key {
+            return self.last.1;
         }
-        self.sums.push(Sums::default());
-        self.places.insert(key.to_vec(), self.sums.len() - 1);
-        self.sums.len() - 1
-    }
-
-    /// The number of each row's job: its workload within its namespace's cluster, else its pod.
-    fn jobs_of(&mut self, batch: &RecordBatch) -> Result<Vec<u32>, &'static str> {
-        let (workload, pod) = (Words::of(batch.column(7))?, Words::of(batch.column(8))?);
-        let mut number = |words: &Words, prefix: &str| -> Vec<u32> {
-            let name = |word: Option<&str>| Key::Named(format!("{prefix}{}", word.unwrap_or_default()));
-            words.values.iter().map(|word| self.jobs.number(name(word))).collect()
+        let place = match self.places.get(key) {
+            Some(place) => *place,
+            None => {
+                self.sums.push(Sums::default());
+                self.places.insert(key.to_vec(), self.sums.len() - 1);
+                self.sums.len() - 1
+            }
         };
-        let (workloads, pods) = (number(&workload, "w:"), number(&pod, "p:"));
-        let job = |row: usize| match (workload.at(row), pod.at(row)) {
-            (Some(word), _) => workloads[word],
-            (None, Some(word)) => pods[word],
-            (None, None) => 0,
-        };
-        Ok((0..batch.num_rows()).map(job).collect())
+        self.last.0.clear();
+        self.last.0.extend_from_slice(key);
+        self.last.1 = place;
+        place
     }
 
     fn keys(&mut self, place: usize, at: Timestamp, batch: &RecordBatch) -> Result<Keys, &'static str> {
@@ -325,13 +416,12 @@ impl<'a> Folder<'a> {
 
     /// Groups by their names.
     pub(super) fn finish(mut self) -> Folded {
-        let job = |number: u32| match self.jobs.names.get(number as usize) {
-            Some(Key::Named(name)) => name.clone(),
-            _ => String::new(),
-        };
+        for ((place, job), time) in std::mem::take(&mut self.times).all() {
+            // No name in Kubernetes has a line break.
+            self.sums[place].jobs.insert(job.map(|number| self.job_names.text(number)).join("\n"), time);
+        }
         for (key, place) in std::mem::take(&mut self.places) {
-            let mut sums = std::mem::take(&mut self.sums[place]);
-            sums.named_jobs.extend(std::mem::take(&mut sums.jobs).into_iter().map(|(number, time)| (job(number), time)));
+            let sums = std::mem::take(&mut self.sums[place]);
             let keys = key.iter().zip(&self.names).map(|(number, names)| names.names[*number as usize].clone()).collect();
             self.folded.groups.entry(keys).or_default().add(&sums);
         }
@@ -363,7 +453,8 @@ impl Keys {
 
 /// A column of texts as places in a short list.
 struct Words {
-    words: DictionaryArray<Int32Type>,
+    places: ScalarBuffer<i32>,
+    nulls: Option<NullBuffer>,
     values: StringArray,
 }
 
@@ -372,39 +463,18 @@ impl Words {
         let kind = DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8));
         let column =
             if *column.data_type() == kind { column.clone() } else { cast(column, &kind).map_err(|_| "a column is not text")? };
-        let words = column.as_dictionary_opt::<Int32Type>().ok_or("a column is not text")?.clone();
+        let words = column.as_dictionary_opt::<Int32Type>().ok_or("a column is not text")?;
         let values = words.values().as_string_opt::<i32>().ok_or("a column is not text")?.clone();
-        Ok(Self { words, values })
+        let nulls = words.keys().nulls().filter(|nulls| nulls.null_count() > 0).cloned();
+        Ok(Self { places: words.keys().values().clone(), nulls, values })
     }
 
     fn at(&self, row: usize) -> Option<usize> {
-        self.words.key(row)
+        let known = self.nulls.as_ref().is_none_or(|nulls| nulls.is_valid(row));
+        known.then(|| self.places[row] as usize) // places in a dictionary are not negative
     }
 
     fn number_of(&self, word: &str) -> Option<usize> {
         self.values.iter().position(|value| value == Some(word))
     }
-}
-
-fn has_no_inventory(flags: &str) -> bool {
-    flags.split(',').any(|flag| flag == NO_INVENTORY)
-}
-
-/// Nodes of an hour that have no inventory, by the rows of their owners: what nobody holds there is only what was seen, and
-/// as little known as their capacity.
-fn unlisted(batches: &[RecordBatch]) -> Result<BTreeSet<(String, String)>, &'static str> {
-    let mut found = BTreeSet::new();
-    for batch in batches {
-        let flags = Words::of(batch.column(3))?;
-        let bare: Vec<bool> = flags.values.iter().map(|word| word.is_some_and(has_no_inventory)).collect();
-        if !bare.contains(&true) {
-            continue;
-        }
-        let (clusters, nodes) = (Words::of(batch.column(5))?, Words::of(batch.column(6))?);
-        let name = |words: &Words, row: usize| words.at(row).map_or("", |word| words.values.value(word)).to_owned();
-        for row in (0..batch.num_rows()).filter(|row| flags.at(*row).is_some_and(|word| bare[word])) {
-            found.insert((name(&clusters, row), name(&nodes, row)));
-        }
-    }
-    Ok(found)
 }
