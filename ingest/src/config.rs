@@ -3,7 +3,7 @@
 use crate::close;
 use crate::discovery::{Defaults, Files, Pattern};
 use crate::page;
-use crate::scrape::{Access, Authorization, BasicAuth, TlsConfig};
+use crate::scrape::{Access, AccessError, Authorization, BasicAuth, TlsConfig};
 use crate::transport::local;
 use crate::{agent, join, publish, sink};
 use attribution::ResourceNames;
@@ -314,7 +314,7 @@ impl AgentConfig {
         let defaults = Defaults {
             scheme: one_of("scheme", file.scheme, "http", &["http", "https"])?,
             metrics_path: file.metrics_path.unwrap_or_else(|| "/metrics".to_owned()),
-            access: access("all", file.basic_auth, file.authorization, file.tls_config, file.enable_compression)?
+            access: access("", file.basic_auth, file.authorization, file.tls_config, file.enable_compression)?
                 .unwrap_or_default(),
         };
         let mut targets = Vec::new();
@@ -408,7 +408,7 @@ impl AgentConfig {
     }
 }
 
-/// How to ask; none where nothing of it is given. `of` is whose it is.
+/// How to ask; none where nothing of it is given. `of` is the node whose it is, empty for all.
 fn access(
     of: &str,
     basic_auth: Option<BasicAuth>,
@@ -420,7 +420,11 @@ fn access(
         return Ok(None);
     }
     let access = Access::new(basic_auth, authorization, tls_config.unwrap_or_default(), enable_compression.unwrap_or(true));
-    access.map(|access| Some(Arc::new(access))).map_err(|e| ConfigError::Bad { key: "targets", reason: format!("{of}: {e}") })
+    let bad = |e: AccessError| match of {
+        "" => ConfigError::Bad { key: "how targets are asked", reason: e.to_string() },
+        node => ConfigError::Bad { key: "targets", reason: format!("{node}: {e}") },
+    };
+    access.map(|access| Some(Arc::new(access))).map_err(bad)
 }
 
 /// Targets by file. The shortest refresh of all entries holds for all.
@@ -559,6 +563,43 @@ mod tests {
         let config = agent(FILE, args).unwrap();
         assert_eq!((config.options.interval_ms, config.targets.len()), (5_000, 1));
         assert_eq!((config.targets[0].node.as_str(), config.options.timeout), ("n", Duration::from_secs(5)));
+    }
+
+    #[test]
+    fn the_example_is_read_as_it_says() {
+        let config = agent(include_str!("../../docs/examples/agent.yaml"), AgentArgs::default()).unwrap();
+        let pages: Vec<_> = config.targets.iter().map(|t| t.address.as_text()).collect();
+        assert_eq!(pages, ["https://dune-1:9400/metrics", "http://surf-1:9400/metrics"]);
+        assert_ne!(config.targets[0].address, "https://dune-1:9400/metrics".parse().unwrap(), "it has the access of all");
+        assert_eq!(config.options.collect_interval_ms, Some(30_000));
+        assert!(!config.files.is_empty());
+    }
+
+    #[test]
+    fn secrets_in_the_wrong_place_are_not_shown() {
+        for wrong in
+            ["basic_auth: hush", "authorization: hush", "targets: hush", "basic_auth: {username: a, password: {hush: 1}}"]
+        {
+            let error = agent(&format!("cluster: reef\nlog_dir: /log\n{wrong}\n"), AgentArgs::default()).unwrap_err();
+            assert!(error.starts_with("FILE: ") && !error.contains("hush"), "{error}");
+        }
+        let both = format!("{FILE}basic_auth: {{username: a}}\nauthorization: {{credentials: hush}}\n");
+        assert_eq!(
+            agent(&both, AgentArgs::default()).unwrap_err(),
+            "how targets are asked: give `basic_auth` or `authorization`, not both"
+        );
+        let good = agent(&format!("{FILE}authorization: {{credentials: hush}}\n"), AgentArgs::default()).unwrap();
+        assert!(!format!("{good:?}").contains("hush"));
+    }
+
+    #[test]
+    fn what_holds_for_the_life_of_the_process_is_named() {
+        let config = agent(FILE, AgentArgs::default()).unwrap();
+        let next = |from: &str, to: &str| config.can_become(&agent(&FILE.replace(from, to), AgentArgs::default()).unwrap());
+        next("30s", "15s").unwrap();
+        next("dune-1:9400", "dune-2:9400").unwrap();
+        assert!(next("reef", "bay").unwrap_err().to_string().starts_with("`cluster` cannot change while the agent runs"));
+        assert!(next("/log", "/other").unwrap_err().to_string().contains("cannot change"));
     }
 
     #[test]

@@ -529,19 +529,22 @@ fn count_round(metrics: &Metrics, report: &RoundReport) {
         let name = "strandline_ingest_join_failures_total";
         metrics.counter(name, "rounds whose devices could not be joined", &[("reason", reason)]).add(count);
     }
-    let by_label = |name, help, label, words: &mut dyn Iterator<Item = (&'static str, u64)>| {
+    let by_label = |name, help, label, words: Vec<(&'static str, u64)>| {
         for (word, count) in words {
             metrics.counter(name, help, &[(label, word)]).add(count);
         }
     };
-    let of = |counts: &BTreeMap<&'static str, u64>, word: &'static str| (word, counts.get(word).copied().unwrap_or_default());
-    let bad_lines = Reason::CODES.iter().chain([&BAD_DEVICE_ID]).map(|code| of(&report.bad_lines_by_reason, code));
-    by_label("strandline_ingest_bad_lines_total", "lines kept out, by reason", "reason", &mut { bad_lines });
-    let faults = ReadingFault::ALL.iter().map(|fault| of(&report.faults, fault.as_str()));
+    // From zero at the start, whatever has been counted.
+    let all = |words: &[&'static str], counts: &BTreeMap<&'static str, u64>| -> Vec<(&'static str, u64)> {
+        words.iter().map(|word| (*word, 0)).chain(counts.iter().map(|(word, count)| (*word, *count))).collect()
+    };
+    let bad_lines = all(&[Reason::CODES, &[BAD_DEVICE_ID]].concat(), &report.bad_lines_by_reason);
+    by_label("strandline_ingest_bad_lines_total", "lines kept out, by reason", "reason", bad_lines);
+    let faults = all(&ReadingFault::ALL.iter().map(|fault| fault.as_str()).collect::<Vec<_>>(), &report.faults);
     let help = "readings that were dropped, clipped or in conflict, by reason";
-    by_label("strandline_ingest_reading_faults_total", help, "reason", &mut { faults });
-    let capped = ["extra_samples", "device_samples", "labels"].into_iter().zip(report.capped);
-    by_label("strandline_ingest_capped_total", "what the caps on one page dropped", "what", &mut { capped });
+    by_label("strandline_ingest_reading_faults_total", help, "reason", faults);
+    let capped = ["extra_samples", "device_samples", "labels"].into_iter().zip(report.capped).collect();
+    by_label("strandline_ingest_capped_total", "what the caps on one page dropped", "what", capped);
     for (name, help, count) in [
         ("strandline_ingest_series_total", "series read", report.series),
         ("strandline_ingest_duplicate_series_total", "series that stood twice on a page", report.duplicate_series),

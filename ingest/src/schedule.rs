@@ -25,9 +25,9 @@ impl Schedule {
         self.due.insert((now.plus_ms(self.interval_ms - into), number));
     }
 
-    /// Takes target `number` out.
-    pub fn remove(&mut self, number: usize) {
-        self.due.retain(|(_, n)| *n != number);
+    /// Takes out all targets but those that `stay`.
+    pub fn keep(&mut self, stay: impl Fn(usize) -> bool) {
+        self.due.retain(|(_, number)| stay(*number));
     }
 
     /// When the next target is due; none where there is none.
@@ -91,7 +91,7 @@ mod tests {
         assert_eq!(schedule.take(at(11_299)), [(1, 0)]);
         assert_eq!(schedule.take(at(13_300)), [(0, 2), (2, 2), (1, 1)], "late rounds are told, and are not made up for");
         assert_eq!(schedule.next(), Some(at(14_000)));
-        schedule.remove(1);
+        schedule.keep(|number| number != 1);
         assert_eq!(schedule.next(), Some(at(14_300)));
         assert_eq!(schedule.take(at(14_300)), [(0, 0), (2, 0)]);
     }
