@@ -61,7 +61,12 @@ impl Exporter {
     }
 
     fn error(&self, status: &str) {
-        *self.answer.lock().unwrap() = format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n");
+        self.answer(format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n"));
+    }
+
+    /// A whole answer, head and all.
+    pub fn answer(&self, answer: String) {
+        *self.answer.lock().unwrap() = answer;
     }
 }
 

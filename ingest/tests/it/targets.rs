@@ -232,3 +232,40 @@ async fn a_target_that_does_not_answer_in_time_delays_no_other() {
     clock.set(next);
     assert_eq!(agent.begin(next), 1);
 }
+
+#[tokio::test]
+async fn every_failure_is_a_round_with_its_status_and_without_samples() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = open_log(dir.path());
+    let exporter = Exporter::start().await;
+    let options = Options { timeout: Duration::from_millis(500), max_body_bytes: 1000, ..Options::new("reef") };
+    let clock = Arc::new(VirtualClock::at(HOUR));
+    let nobody = Target { node: "nobody".into(), address: "127.0.0.1:1".parse().unwrap(), podres_socket: None };
+    let mut agent = Agent::new(options, vec![target("dune-1", &exporter), nobody], topics(&log), clock).unwrap();
+    let sample = "DCGM_FI_DEV_GPU_UTIL{UUID=\"GPU-a\"} 1\n";
+    let answer = |head: &str, body: &str| format!("HTTP/1.1 {head}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    let openmetrics = "200 OK\r\nContent-Type: application/openmetrics-text; version=1.0.0";
+    let cut = format!("HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n{sample}");
+    for (text, status) in [
+        (answer("200 OK", sample), "ok"),
+        (answer(openmetrics, &format!("{sample}# EOF\n")), "ok"),
+        (answer("404 Not Found", sample), "http_4xx"),
+        (answer("503 Busy", sample), "http_5xx"),
+        (answer("302 Found\r\nLocation: /", sample), "parse_error"),
+        (answer("200 OK\r\nContent-Type: application/json", sample), "parse_error"),
+        (answer("200 OK", "<html>"), "parse_error"),
+        (answer("200 OK\r\nContent-Encoding: gzip", sample), "parse_error"),
+        (answer(openmetrics, sample), "parse_error"),
+        (answer("200 OK", &sample.repeat(100)), "too_large"),
+        (answer("200 OK", ""), "empty"),
+        (answer("200 OK", "# HELP a b\n"), "empty"),
+        (answer(openmetrics, "# EOF\n"), "empty"),
+        (cut, "timeout"),
+    ] {
+        exporter.answer(text.clone());
+        let report = agent.round(HOUR).await.unwrap();
+        let expected = BTreeMap::from([(status, 1), ("refused", 1)]);
+        assert_eq!(report.by_status, expected, "{text}");
+        assert_eq!(report.devices, u64::from(status == "ok"), "{text}");
+    }
+}
