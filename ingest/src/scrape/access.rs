@@ -57,6 +57,9 @@ impl<'de> Deserialize<'de> for Secret {
     }
 }
 
+type PlainClient = Client<HttpConnector, Empty<Bytes>>;
+type TlsClient = Client<HttpsConnector<HttpConnector>, Empty<Bytes>>;
+
 /// A user name and a password.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct BasicAuth {
@@ -135,7 +138,7 @@ pub struct Access {
     tls: TlsConfig,
     /// Whether packed pages are asked for.
     pub(super) enable_compression: bool,
-    plain: Client<HttpConnector, Empty<Bytes>>,
+    plain: PlainClient,
     opened: Mutex<Opened>,
 }
 
@@ -143,7 +146,7 @@ pub struct Access {
 #[derive(Default)]
 struct Opened {
     authorization: Option<(Vec<Stamp>, HeaderValue)>,
-    tls: Option<(Vec<Stamp>, Client<HttpsConnector<HttpConnector>, Empty<Bytes>>)>,
+    tls: Option<(Vec<Stamp>, TlsClient)>,
 }
 
 /// What one request needs.
@@ -154,8 +157,8 @@ pub(super) struct Open {
 
 /// A client, with TLS or without.
 pub(super) enum HttpClient {
-    Plain(Client<HttpConnector, Empty<Bytes>>),
-    Tls(Client<HttpsConnector<HttpConnector>, Empty<Bytes>>),
+    Plain(PlainClient),
+    Tls(TlsClient),
 }
 
 impl HttpClient {
@@ -245,7 +248,7 @@ impl Access {
         Ok(Some(header))
     }
 
-    fn tls_client(&self, opened: &mut Opened) -> Result<Client<HttpsConnector<HttpConnector>, Empty<Bytes>>, AccessError> {
+    fn tls_client(&self, opened: &mut Opened) -> Result<TlsClient, AccessError> {
         let files = [
             ("ca_file", self.tls.ca_file.as_ref()),
             ("cert_file", self.tls.cert_file.as_ref()),
