@@ -1,7 +1,7 @@
 //! `strandline`: where the GPU-hours went, for people.
 //!
 //! One module a command in [`commands`]; each takes its checked options and a writer for what it prints. Exit code 0: done,
-//! 1: failed (or a check that found something), 2: wrong usage or configuration, or a conformance case that is not built.
+//! 1: failed (or a check that found something), 2: wrong usage or configuration.
 
 pub mod commands;
 pub mod failure;

@@ -6,7 +6,9 @@
 //! then, in one batch a topic: remember (state file) ──> produce ──> taken
 //! ```
 //!
-//! A round is [`Agent::gather`] and then [`Agent::publish`]; [`Agent::round`] is both. What must survive the process stands in
+//! A round is [`Agent::gather`] and then [`Agent::publish`]; [`Agent::round`] is both. The loop that waits asks each target at
+//! an instant of its own instead: [`Agent::due`], [`Agent::begin`], [`Agent::answered`]. Targets come and go between two rounds
+//! of theirs ([`Agent::change`]). What must survive the process stands in
 //! the state file before anything is produced: the sequence of each target, its sightings, and the sighting states that this
 //! round publishes (`outbox`). After a crash the outbox is published again, which is harmless since a state is whole and
 //! carries its own identity; the next round of each target gets a sequence that was never used, behind a record `restarted`.
@@ -15,6 +17,7 @@ use crate::clock::Clock;
 use crate::join::{self, Answer, Memory};
 use crate::page::{self, Page, PageFault};
 use crate::publish;
+use crate::schedule::Schedule;
 use crate::scrape::{Address, Body, ScrapeFault, Scraper};
 use crate::sightings::Sightings;
 use crate::transport::{Record, Topic, TransportError};
@@ -29,7 +32,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
+
+mod targets;
+
+pub use targets::Changed;
 
 /// One node to scrape.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -157,6 +164,12 @@ pub struct RoundReport {
     pub series: u64,
     /// Lines kept out.
     pub bad_lines: u64,
+    /// The same by reason.
+    pub bad_lines_by_reason: BTreeMap<&'static str, u64>,
+    /// Readings that were dropped, clipped or in conflict, by reason.
+    pub faults: BTreeMap<&'static str, u64>,
+    /// What the caps on pages dropped: samples of unknown metrics, samples of devices, labels.
+    pub capped: [u64; 3],
     /// Series that stood twice on a page.
     pub duplicate_series: u64,
     /// Labels that the contract refused.
@@ -185,13 +198,28 @@ pub struct Gathered {
     pub report: RoundReport,
 }
 
+impl Gathered {
+    /// Whether nothing was gathered.
+    pub fn is_empty(&self) -> bool {
+        self.samples.is_empty() && self.allocations.is_empty() && self.nodes.is_empty()
+    }
+}
+
 /// Scrapes targets and publishes what it sees.
 pub struct Agent {
     options: Options,
     topics: Topics,
     clock: Arc<dyn Clock>,
     scraper: Scraper,
-    targets: Vec<Known>,
+    /// By number; none where a target has left.
+    targets: Vec<Option<Known>>,
+    schedule: Schedule,
+    /// Targets that are being asked.
+    asking: JoinSet<(usize, Result<Asked, JoinError>)>,
+    /// Room for so many at one time.
+    room: Arc<Semaphore>,
+    /// What is remembered of targets that have left, should they come back.
+    departed: BTreeMap<String, TargetState>,
     /// Sighting states that may not have been taken yet.
     outbox: Vec<Record>,
     /// Whether there was a state file.
@@ -204,12 +232,22 @@ struct Known {
     source: String,
     podres: Option<podres::Client>,
     memory: Memory,
+    pages: page::Memory,
     sequence: u64,
     sightings: Sightings,
     inventory: Inventory,
     /// How its last round went, so that a change is said once.
     health: Health,
+    /// It is being asked.
+    asked: bool,
+    /// It leaves when its round is done.
+    leaves: bool,
+    /// Grows with each change of how it is asked.
+    change: u32,
 }
+
+/// Most targets that are remembered after they have left; beyond it the first by name are forgotten.
+const MAX_DEPARTED: usize = 10_000;
 
 /// How a target's last round went: its status, and why its devices could not be joined. None where it was well.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -259,6 +297,8 @@ struct Asked {
     body: Result<Body, ScrapeFault>,
     answer: Answer,
     podres: Option<podres::Client>,
+    /// The target's `change` when it was asked.
+    change: u32,
 }
 
 impl Agent {
@@ -270,32 +310,25 @@ impl Agent {
         };
         let remembered = state.is_some();
         let state = state.unwrap_or_default();
-        let mut known: Vec<Known> = Vec::with_capacity(targets.len());
-        for target in targets {
-            let source = target.address.as_text();
-            if known.iter().any(|k| k.target.node == target.node && k.source == source) {
-                return Err(AgentError::SameTarget { node: target.node, address: source });
-            }
-            let client = target.podres_socket.as_deref().map(|socket| podres::Client::new(socket, options.timeout));
-            let podres = client.transpose().map_err(|source| AgentError::Podres { node: target.node.clone(), source })?;
-            let remembered = state.targets.get(&state_key(&target.node, &source)).cloned().unwrap_or_default();
-            known.push(Known {
-                target,
-                source,
-                podres,
-                memory: Memory::default(),
-                sequence: remembered.sequence,
-                sightings: remembered.sightings,
-                inventory: remembered.inventory,
-                health: Health::default(),
-            });
-        }
         let outbox = state
             .outbox
             .iter()
             .filter_map(|(key, at_ms, hex)| Some(Record { key: key.clone().into_bytes(), value: from_hex(hex)?, at_ms: *at_ms }));
-        let scraper = Scraper::new(options.timeout, options.max_body_bytes);
-        Ok(Agent { scraper, topics, clock, targets: known, outbox: outbox.collect(), options, remembered })
+        let mut agent = Agent {
+            scraper: Scraper::new(options.timeout, options.max_body_bytes),
+            schedule: Schedule::new(i64::from(options.interval_ms)),
+            asking: JoinSet::new(),
+            room: Arc::new(Semaphore::new(options.concurrency.max(1))),
+            targets: Vec::with_capacity(targets.len()),
+            departed: state.targets,
+            outbox: outbox.collect(),
+            options,
+            topics,
+            clock,
+            remembered,
+        };
+        agent.change(agent.options.clone(), targets)?;
+        Ok(agent)
     }
 
     /// Where there was no state file: takes up the sightings that this agent's own log tells of. Returns how many go on. Once,
@@ -328,7 +361,7 @@ impl Agent {
             }
         }
         let mut live = 0;
-        for known in self.targets.iter_mut().filter(|known| known.podres.is_some()) {
+        for known in self.targets.iter_mut().flatten().filter(|known| known.podres.is_some()) {
             if let Some(states) = of_node.remove(&known.target.node) {
                 known.sightings = Sightings::recall(states);
                 live += known.sightings.len();
@@ -342,9 +375,10 @@ impl Agent {
     pub async fn announce_restart(&mut self, now: Timestamp) -> Result<u64, AgentError> {
         let mut gathered = Gathered::default();
         for index in 0..self.targets.len() {
-            let last = self.targets[index].sequence;
-            if last > 0 {
-                let mut round = self.round_of(index, now);
+            let last = self.targets[index].as_ref().map_or(0, |known| known.sequence);
+            if last > 0
+                && let Some(mut round) = self.round_of(index, now)
+            {
                 round.status = ScrapeStatus::Restarted.as_str().to_owned();
                 round.error = format!("the agent started; the last round of the run before had sequence {last}");
                 self.add(&mut gathered, round);
@@ -366,32 +400,18 @@ impl Agent {
     /// Scrapes and joins every target at `now`; nothing is taken yet.
     pub async fn gather(&mut self, now: Timestamp) -> Gathered {
         let began = self.clock.now();
-        let room = Arc::new(Semaphore::new(self.options.concurrency.max(1)));
-        let mut asking = JoinSet::new();
-        for (index, known) in self.targets.iter_mut().enumerate() {
-            let (room, clock, scraper) = (room.clone(), self.clock.clone(), self.scraper.clone());
-            let (address, mut podres) = (known.target.address.clone(), known.podres.take());
-            asking.spawn(async move {
-                let _permit = room.acquire_owned().await;
-                let sent = clock.now();
-                let at = now.plus_ms(sent.ms() - began.ms());
-                let (body, answer) = tokio::join!(scraper.get(&address), ask(&mut podres));
-                let duration_ms = clock.now().ms() - sent.ms();
-                Asked { index, at, duration_ms, body, answer, podres }
-            });
+        let numbers: Vec<usize> = self.known().map(|(number, _)| number).collect();
+        for number in numbers {
+            self.ask(number, now, began);
         }
         let mut all = Vec::with_capacity(self.targets.len());
-        while let Some(asked) = asking.join_next().await {
-            match asked {
-                Ok(asked) => all.push(asked),
-                // A panic in there is a mistake of ours; the other targets' rounds are good all the same.
-                Err(error) => tracing::error!(%error, "a scrape task failed"),
-            }
+        while let Some(asked) = self.asking.join_next().await {
+            all.extend(asked);
         }
-        all.sort_by_key(|asked| asked.index);
+        all.sort_by_key(|(number, _)| *number);
         let mut gathered = Gathered::default();
-        for asked in all {
-            self.one(&mut gathered, asked);
+        for (number, asked) in all {
+            self.take(&mut gathered, number, asked);
         }
         gathered
     }
@@ -399,7 +419,7 @@ impl Agent {
     /// Goes on from what was published of target number `index` before, where there is no state file: a state is whole, so
     /// what the next one leaves out would be gone.
     pub fn remember(&mut self, index: usize, node: &Node) {
-        if let Some(known) = self.targets.get_mut(index) {
+        if let Some(Some(known)) = self.targets.get_mut(index) {
             known.inventory = Inventory::of(node);
         }
     }
@@ -408,10 +428,10 @@ impl Agent {
     /// `source` names the recording in place of the target's address. Pages of a target go in in order of time.
     pub fn recorded(&mut self, index: usize, at: Timestamp, source: &str, page: Body, answer: Answer) -> Gathered {
         let mut gathered = Gathered::default();
-        if let Some(known) = self.targets.get_mut(index) {
+        if let Some(Some(known)) = self.targets.get_mut(index) {
             known.source = source.to_owned();
-            let podres = known.podres.take();
-            self.one(&mut gathered, Asked { index, at, duration_ms: 0, body: Ok(page), answer, podres });
+            let (podres, change) = (known.podres.take(), known.change);
+            self.one(&mut gathered, Asked { index, at, duration_ms: 0, body: Ok(page), answer, podres, change });
         }
         gathered
     }
@@ -420,7 +440,7 @@ impl Agent {
     /// call is no listing and changes nothing.
     pub fn listed(&mut self, index: usize, at: Timestamp, answer: Answer) -> Gathered {
         let mut gathered = Gathered::default();
-        if let Some(known) = self.targets.get_mut(index) {
+        if let Some(Some(known)) = self.targets.get_mut(index) {
             let joined = join::owners(&mut known.memory, None, answer, at, &self.options.join);
             if let Some(held) = joined.listed {
                 let changed = known.sightings.listed(&self.options.cluster, &known.target.node, &held, at);
@@ -461,14 +481,17 @@ impl Agent {
 
     /// One target's answers into a round.
     fn one(&mut self, gathered: &mut Gathered, asked: Asked) {
-        let index = asked.index;
-        self.targets[index].podres = asked.podres;
-        let mut round = self.round_of(index, asked.at);
+        let Some(mut round) = self.round_of(asked.index, asked.at) else { return };
+        let Some(known) = &mut self.targets[asked.index] else { return };
+        if known.change == asked.change {
+            known.podres = asked.podres;
+        }
         round.duration_ms = u32::try_from(asked.duration_ms).unwrap_or(0);
         let read = match asked.body {
             Ok(body) => {
                 round.body_bytes = body.bytes.len() as u64;
-                page::read(&body.bytes, body.content_type.as_deref(), &self.options.page).map_err(Fault::Page)
+                let kind = body.content_type.as_deref();
+                page::read_remembering(&body.bytes, kind, &self.options.page, &mut known.pages).map_err(Fault::Page)
             }
             Err(fault) => Err(Fault::Scrape(fault)),
         };
@@ -476,13 +499,12 @@ impl Agent {
         let mut page = match read {
             Ok(page) => Some(page),
             Err(fault) => {
-                round.error = fault.to_string();
                 health.status = Some(fault.status());
                 round.status = fault.status().as_str().to_owned();
+                round.error = format!("{:#}", anyhow::Error::new(fault));
                 None
             }
         };
-        let known = &mut self.targets[index];
         let joined = join::owners(&mut known.memory, page.as_mut(), asked.answer, asked.at, &self.options.join);
         if let Some(held) = &joined.listed {
             let changed = known.sightings.listed(&self.options.cluster, &known.target.node, held, asked.at);
@@ -509,10 +531,10 @@ impl Agent {
     }
 
     /// An empty round of a target, with the next sequence.
-    fn round_of(&mut self, index: usize, at: Timestamp) -> ScrapeRound {
-        let known = &mut self.targets[index];
+    fn round_of(&mut self, index: usize, at: Timestamp) -> Option<ScrapeRound> {
+        let known = self.targets.get_mut(index)?.as_mut()?;
         known.sequence += 1;
-        ScrapeRound {
+        Some(ScrapeRound {
             cluster: self.options.cluster.clone(),
             node: known.target.node.clone(),
             source: known.source.clone(),
@@ -522,7 +544,7 @@ impl Agent {
             interval_ms: self.options.interval_ms,
             collect_interval_ms: self.options.collect_interval_ms,
             ..ScrapeRound::default()
-        }
+        })
     }
 
     fn add(&self, gathered: &mut Gathered, round: ScrapeRound) {
@@ -537,12 +559,10 @@ impl Agent {
 
     fn save(&self) -> Result<(), AgentError> {
         let Some(path) = &self.options.state_file else { return Ok(()) };
-        let target = |k: &Known| {
-            let state = TargetState { sequence: k.sequence, sightings: k.sightings.clone(), inventory: k.inventory.clone() };
-            (state_key(&k.target.node, &k.source), state)
-        };
+        let mut targets = self.departed.clone();
+        targets.extend(self.known().map(|(_, known)| (state_key(&known.target.node, &known.source), known.state())));
         let outbox = self.outbox.iter().map(|r| (String::from_utf8_lossy(&r.key).into_owned(), r.at_ms, to_hex(&r.value)));
-        let state = State { targets: self.targets.iter().map(target).collect(), outbox: outbox.collect() };
+        let state = State { targets, outbox: outbox.collect() };
         let failed = |source| AgentError::State { path: path.clone(), source };
         let text = serde_json::to_vec(&state).map_err(|e| failed(e.into()))?;
         let temporary = path.with_extension("tmp");
@@ -559,6 +579,11 @@ impl Agent {
 }
 
 impl Known {
+    /// What must survive the process.
+    fn state(&self) -> TargetState {
+        TargetState { sequence: self.sequence, sightings: self.sightings.clone(), inventory: self.inventory.clone() }
+    }
+
     /// Says once when a target begins to fail, fails otherwise, or is well again.
     fn changed(&mut self, health: Health, error: &str) {
         let (node, before) = (&self.target.node, std::mem::replace(&mut self.health, health));
@@ -580,9 +605,9 @@ impl Known {
 /// Why a round has no page.
 #[derive(Debug, thiserror::Error)]
 enum Fault {
-    #[error("{0}")]
+    #[error(transparent)]
     Scrape(ScrapeFault),
-    #[error("{0}")]
+    #[error(transparent)]
     Page(PageFault),
 }
 
@@ -593,6 +618,11 @@ impl Fault {
             Fault::Page(fault) => fault.status(),
         }
     }
+}
+
+fn podres_client(target: &Target, options: &Options) -> Result<Option<podres::Client>, AgentError> {
+    let client = target.podres_socket.as_deref().map(|socket| podres::Client::new(socket, options.timeout));
+    client.transpose().map_err(|source| AgentError::Podres { node: target.node.clone(), source })
 }
 
 async fn ask(podres: &mut Option<podres::Client>) -> Answer {
@@ -618,6 +648,16 @@ fn fill(round: &mut ScrapeRound, report: &mut RoundReport, page: Page) {
     report.bad_lines += page.counts.bad_lines;
     report.duplicate_series += page.counts.duplicate_series;
     report.refused_labels += page.counts.refused_labels;
+    let bad_ids = page.counts.bad_lines - page.bad_lines.count;
+    let by_reason = page.bad_lines.by_reason.into_iter().chain([(page::BAD_DEVICE_ID, bad_ids)]);
+    for (reason, count) in by_reason {
+        *report.bad_lines_by_reason.entry(reason).or_default() += count;
+    }
+    for (reason, count) in page.counts.faults {
+        *report.faults.entry(reason).or_default() += count;
+    }
+    let capped = [page.counts.extra_dropped, page.counts.devices_dropped, page.counts.labels_dropped];
+    report.capped.iter_mut().zip(capped).for_each(|(sum, count)| *sum += count);
     round.devices = page.devices.into_iter().map(|d| d.sample).collect();
     round.extra = page.extra;
     round.rejects = page.rejects;

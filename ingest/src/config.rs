@@ -1,8 +1,9 @@
 //! Configuration of the two commands: a YAML file, environment `STRANDLINE_*` over it, flags over both; then checked types.
 
 use crate::close;
+use crate::discovery::{Defaults, Files, Pattern};
 use crate::page;
-use crate::scrape::Address;
+use crate::scrape::{Access, AccessError, Authorization, BasicAuth, TlsConfig};
 use crate::transport::local;
 use crate::{agent, join, publish, sink};
 use attribution::ResourceNames;
@@ -12,6 +13,7 @@ use serde::Deserialize;
 use serde_yaml_ng::{Mapping, Value};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What is wrong with a configuration. Exit code 2.
@@ -47,6 +49,9 @@ pub enum ConfigError {
     /// Something that must be given is not.
     #[error("{0}")]
     Missing(&'static str),
+    /// A value that holds for the life of the process.
+    #[error("`{0}` cannot change while the agent runs; start it again for that")]
+    Fixed(&'static str),
     /// A value out of its range.
     #[error("{key}: {reason}")]
     Bad {
@@ -163,6 +168,14 @@ struct AgentFile {
     cluster: Option<String>,
     #[serde(default)]
     targets: Vec<TargetEntry>,
+    #[serde(default)]
+    file_sd_configs: Vec<FileSdEntry>,
+    scheme: Option<String>,
+    metrics_path: Option<String>,
+    basic_auth: Option<BasicAuth>,
+    authorization: Option<Authorization>,
+    tls_config: Option<TlsConfig>,
+    enable_compression: Option<bool>,
     interval: Option<Span>,
     collect_interval: Option<Span>,
     timeout: Option<Span>,
@@ -186,11 +199,28 @@ struct TargetEntry {
     node: String,
     address: String,
     podres_socket: Option<PathBuf>,
+    basic_auth: Option<BasicAuth>,
+    authorization: Option<Authorization>,
+    tls_config: Option<TlsConfig>,
+    enable_compression: Option<bool>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct FileSdEntry {
+    files: Vec<String>,
+    refresh_interval: Option<Span>,
 }
 
 const AGENT_KEYS: &[&str] = &[
     "cluster",
     "targets",
+    "file_sd_configs",
+    "scheme",
+    "metrics_path",
+    "basic_auth",
+    "authorization",
+    "tls_config",
+    "enable_compression",
     "interval",
     "collect_interval",
     "timeout",
@@ -208,7 +238,14 @@ const AGENT_KEYS: &[&str] = &[
     "state_dir",
     "listen",
 ];
-const TARGET_KEYS: &[&str] = &["node", "address", "podres_socket"];
+/// Keys of what stands below a key, wherever that is: a mapping, or a list of them.
+const KEYS_BELOW: &[(&str, &[&str])] = &[
+    ("targets", &["node", "address", "podres_socket", "basic_auth", "authorization", "tls_config", "enable_compression"]),
+    ("file_sd_configs", &["files", "refresh_interval"]),
+    ("basic_auth", &["username", "password", "password_file"]),
+    ("authorization", &["type", "credentials", "credentials_file"]),
+    ("tls_config", &["ca_file", "cert_file", "key_file", "server_name", "insecure_skip_verify"]),
+];
 
 /// The sink's file. Every key may be left out.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -232,8 +269,10 @@ const SINK_KEYS: &[&str] =
 pub struct AgentConfig {
     /// How it works.
     pub options: agent::Options,
-    /// What it scrapes.
+    /// What it scrapes, by the configuration itself.
     pub targets: Vec<agent::Target>,
+    /// Files that name more targets.
+    pub files: Files,
     /// Its log.
     pub log_dir: PathBuf,
     /// Partitions of each topic, where they are created.
@@ -264,7 +303,7 @@ pub struct SinkConfig {
 impl AgentConfig {
     /// The configuration that these arguments, and the file they name, add up to.
     pub fn load(args: AgentArgs) -> Result<Self, ConfigError> {
-        let file: AgentFile = read(args.config.as_deref(), AGENT_KEYS, &[("targets", TARGET_KEYS)])?;
+        let file: AgentFile = read(args.config.as_deref(), AGENT_KEYS)?;
         let cluster = args
             .cluster
             .or(file.cluster)
@@ -272,18 +311,27 @@ impl AgentConfig {
         if cluster.is_empty() || cluster.contains('/') {
             return Err(ConfigError::Bad { key: "cluster", reason: "a name without `/` is needed".to_owned() });
         }
+        let defaults = Defaults {
+            scheme: one_of("scheme", file.scheme, "http", &["http", "https"])?,
+            metrics_path: file.metrics_path.unwrap_or_else(|| "/metrics".to_owned()),
+            access: access("", file.basic_auth, file.authorization, file.tls_config, file.enable_compression)?
+                .unwrap_or_default(),
+        };
         let mut targets = Vec::new();
-        for entry in &file.targets {
-            targets.push(target(&entry.node, &entry.address, entry.podres_socket.clone())?);
+        for entry in file.targets {
+            let own = access(&entry.node, entry.basic_auth, entry.authorization, entry.tls_config, entry.enable_compression)?;
+            let defaults = Defaults { access: own.unwrap_or_else(|| defaults.access.clone()), ..defaults.clone() };
+            targets.push(target(&entry.node, &entry.address, entry.podres_socket, &defaults)?);
         }
         match (&args.node, &args.target) {
-            (Some(node), Some(address)) => targets = vec![target(node, address, args.podres_socket.clone())?],
+            (Some(node), Some(address)) => targets = vec![target(node, address, args.podres_socket.clone(), &defaults)?],
             (None, None) => {}
             _ => return Err(ConfigError::Missing("--node and --target go together: the node's name, and its page")),
         }
-        if targets.is_empty() {
+        let files = files(&file.file_sd_configs, defaults)?;
+        if targets.is_empty() && files.is_empty() {
             return Err(ConfigError::Missing(
-                "nothing to scrape; give --node NAME --target localhost:9400, or `targets:` in the file",
+                "nothing to scrape; give --node NAME --target localhost:9400, or `targets:` or `file_sd_configs:` in the file",
             ));
         }
         let log_dir = args
@@ -297,7 +345,12 @@ impl AgentConfig {
         let mut options = agent::Options::new(&cluster);
         options.interval_ms =
             u32::try_from(interval).map_err(|_| ConfigError::Bad { key: "interval", reason: "at most 49 days".to_owned() })?;
-        options.collect_interval_ms = file.collect_interval.and_then(|s| u32::try_from(s.ms()).ok());
+        if let Some(collect) = file.collect_interval {
+            positive("collect_interval", collect.ms())?;
+            let ms = u32::try_from(collect.ms());
+            let bad = |_| ConfigError::Bad { key: "collect_interval", reason: "at most 49 days".to_owned() };
+            options.collect_interval_ms = Some(ms.map_err(bad)?);
+        }
         options.timeout = Duration::from_millis(timeout.unsigned_abs());
         options.max_body_bytes = file.max_body_bytes.unwrap_or(options.max_body_bytes);
         options.max_message_bytes = file.max_message_bytes.unwrap_or(publish::MAX_MESSAGE_BYTES);
@@ -330,14 +383,72 @@ impl AgentConfig {
             return Err(ConfigError::Bad { key: "log_partitions", reason: "1 to 10,000".to_owned() });
         }
         let listen = args.listen.or(file.listen).unwrap_or_else(|| "127.0.0.1:9401".to_owned());
-        Ok(AgentConfig { options, targets, log_dir, log_partitions, log, listen })
+        Ok(AgentConfig { options, targets, files, log_dir, log_partitions, log, listen })
     }
+
+    /// Whether a running agent with this configuration can go on with `next`.
+    ///
+    /// Errors: the key that holds for the life of the process.
+    pub fn can_become(&self, next: &Self) -> Result<(), ConfigError> {
+        for (key, same) in [
+            ("cluster", self.options.cluster == next.options.cluster),
+            ("state_dir", self.options.state_file == next.options.state_file),
+            ("log_dir", self.log_dir == next.log_dir),
+            ("log_partitions", self.log_partitions == next.log_partitions),
+            ("log_retention", self.log.retention_ms == next.log.retention_ms),
+            ("log_retention_bytes", self.log.retention_bytes == next.log.retention_bytes),
+            ("max_message_bytes", self.options.max_message_bytes == next.options.max_message_bytes),
+            ("listen", self.listen == next.listen),
+        ] {
+            if !same {
+                return Err(ConfigError::Fixed(key));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How to ask; none where nothing of it is given. `of` is the node whose it is, empty for all.
+fn access(
+    of: &str,
+    basic_auth: Option<BasicAuth>,
+    authorization: Option<Authorization>,
+    tls_config: Option<TlsConfig>,
+    enable_compression: Option<bool>,
+) -> Result<Option<Arc<Access>>, ConfigError> {
+    if basic_auth.is_none() && authorization.is_none() && tls_config.is_none() && enable_compression.is_none() {
+        return Ok(None);
+    }
+    let access = Access::new(basic_auth, authorization, tls_config.unwrap_or_default(), enable_compression.unwrap_or(true));
+    let bad = |e: AccessError| match of {
+        "" => ConfigError::Bad { key: "how targets are asked", reason: e.to_string() },
+        node => ConfigError::Bad { key: "targets", reason: format!("{node}: {e}") },
+    };
+    access.map(|access| Some(Arc::new(access))).map_err(bad)
+}
+
+/// Targets by file. The shortest refresh of all entries holds for all.
+fn files(entries: &[FileSdEntry], defaults: Defaults) -> Result<Files, ConfigError> {
+    let bad = |reason| ConfigError::Bad { key: "file_sd_configs", reason };
+    let patterns = entries.iter().flat_map(|entry| &entry.files).map(|text| Pattern::new(text).map_err(bad));
+    let patterns = patterns.collect::<Result<Vec<_>, _>>()?;
+    let refresh_ms = entries.iter().filter_map(|entry| entry.refresh_interval).map(Span::ms).min().unwrap_or(5_000);
+    positive("file_sd_configs", refresh_ms)?;
+    Ok(Files::new(patterns, Duration::from_millis(refresh_ms.unsigned_abs()), defaults))
+}
+
+fn one_of(key: &'static str, given: Option<String>, default: &str, allowed: &[&str]) -> Result<String, ConfigError> {
+    let value = given.unwrap_or_else(|| default.to_owned());
+    if allowed.contains(&value.as_str()) {
+        return Ok(value);
+    }
+    Err(ConfigError::Bad { key, reason: format!("`{value}` is none of {}", allowed.join(", ")) })
 }
 
 impl SinkConfig {
     /// The configuration that these arguments, and the file they name, add up to.
     pub fn load(args: SinkArgs) -> Result<Self, ConfigError> {
-        let file: SinkFile = read(args.config.as_deref(), SINK_KEYS, &[])?;
+        let file: SinkFile = read(args.config.as_deref(), SINK_KEYS)?;
         let lake = args
             .lake
             .or(file.lake)
@@ -361,11 +472,12 @@ impl SinkConfig {
     }
 }
 
-fn target(node: &str, address: &str, podres_socket: Option<PathBuf>) -> Result<agent::Target, ConfigError> {
+fn target(node: &str, address: &str, podres_socket: Option<PathBuf>, defaults: &Defaults) -> Result<agent::Target, ConfigError> {
+    let bad = |reason| ConfigError::Bad { key: "targets", reason };
     if node.is_empty() {
-        return Err(ConfigError::Bad { key: "targets", reason: format!("the target {address} has no node") });
+        return Err(bad(format!("the target {address} has no node")));
     }
-    let address: Address = address.parse().map_err(|e| ConfigError::Bad { key: "targets", reason: format!("{node}: {e}") })?;
+    let address = defaults.address(address).map_err(|reason| bad(format!("{node}: {reason}")))?;
     Ok(agent::Target { node: node.to_owned(), address, podres_socket })
 }
 
@@ -381,12 +493,8 @@ fn positive(key: &'static str, value: i64) -> Result<(), ConfigError> {
     if value > 0 { Ok(()) } else { Err(ConfigError::Bad { key, reason: "must be more than nothing".to_owned() }) }
 }
 
-/// Reads a file, refusing keys that nobody reads. `lists` names keys that hold lists of mappings, and their keys.
-fn read<T: Default + for<'de> Deserialize<'de>>(
-    path: Option<&Path>,
-    known: &'static [&'static str],
-    lists: &[(&str, &'static [&'static str])],
-) -> Result<T, ConfigError> {
+/// Reads a file, refusing keys that nobody reads.
+fn read<T: Default + for<'de> Deserialize<'de>>(path: Option<&Path>, known: &'static [&'static str]) -> Result<T, ConfigError> {
     let Some(path) = path else { return Ok(T::default()) };
     let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
     let yaml = |e: serde_yaml_ng::Error| ConfigError::Yaml { path: path.to_owned(), reason: e.to_string() };
@@ -395,23 +503,29 @@ fn read<T: Default + for<'de> Deserialize<'de>>(
     }
     let whole: Mapping = serde_yaml_ng::from_str(&text).map_err(yaml)?;
     check_keys(path, &whole, known)?;
-    for (list, keys) in lists {
-        for entry in whole.get(*list).and_then(Value::as_sequence).into_iter().flatten() {
-            if let Some(entry) = entry.as_mapping() {
-                check_keys(path, entry, keys)?;
-            }
-        }
-    }
     // From the text again, so that errors name their line.
     serde_yaml_ng::from_str(&text).map_err(yaml)
 }
 
+/// Refuses a key that nobody reads, here or below. Depth is bounded: only known keys are followed.
 fn check_keys(path: &Path, mapping: &Mapping, known: &'static [&'static str]) -> Result<(), ConfigError> {
     for key in mapping.keys() {
         let key = key.as_str().map_or_else(|| format!("{key:?}"), str::to_owned);
         if !known.contains(&key.as_str()) {
             let nearest = known.iter().min_by_key(|k| strsim::damerau_levenshtein(&key, k)).copied().unwrap_or_default();
             return Err(ConfigError::UnknownKey { path: path.to_owned(), key, nearest });
+        }
+    }
+    for (key, below) in KEYS_BELOW.iter().filter(|(key, _)| known.contains(key)) {
+        let value = mapping.get(*key);
+        if let Some(Value::String(_) | Value::Number(_) | Value::Bool(_) | Value::Tagged(_)) = value {
+            // Not left to the next reading, which would print what it found: that may be a secret in the wrong place.
+            let reason = format!("`{key}` has keys of its own: {}", below.join(", "));
+            return Err(ConfigError::Yaml { path: path.to_owned(), reason });
+        }
+        let list = value.and_then(Value::as_sequence).into_iter().flatten();
+        for entry in list.chain(value).filter_map(Value::as_mapping) {
+            check_keys(path, entry, below)?;
         }
     }
     Ok(())
@@ -452,6 +566,43 @@ mod tests {
     }
 
     #[test]
+    fn the_example_is_read_as_it_says() {
+        let config = agent(include_str!("../../docs/examples/agent.yaml"), AgentArgs::default()).unwrap();
+        let pages: Vec<_> = config.targets.iter().map(|t| t.address.as_text()).collect();
+        assert_eq!(pages, ["https://dune-1:9400/metrics", "http://surf-1:9400/metrics"]);
+        assert_ne!(config.targets[0].address, "https://dune-1:9400/metrics".parse().unwrap(), "it has the access of all");
+        assert_eq!(config.options.collect_interval_ms, Some(30_000));
+        assert!(!config.files.is_empty());
+    }
+
+    #[test]
+    fn secrets_in_the_wrong_place_are_not_shown() {
+        for wrong in
+            ["basic_auth: hush", "authorization: hush", "targets: hush", "basic_auth: {username: a, password: {hush: 1}}"]
+        {
+            let error = agent(&format!("cluster: reef\nlog_dir: /log\n{wrong}\n"), AgentArgs::default()).unwrap_err();
+            assert!(error.starts_with("FILE: ") && !error.contains("hush"), "{error}");
+        }
+        let both = format!("{FILE}basic_auth: {{username: a}}\nauthorization: {{credentials: hush}}\n");
+        assert_eq!(
+            agent(&both, AgentArgs::default()).unwrap_err(),
+            "how targets are asked: give `basic_auth` or `authorization`, not both"
+        );
+        let good = agent(&format!("{FILE}authorization: {{credentials: hush}}\n"), AgentArgs::default()).unwrap();
+        assert!(!format!("{good:?}").contains("hush"));
+    }
+
+    #[test]
+    fn what_holds_for_the_life_of_the_process_is_named() {
+        let config = agent(FILE, AgentArgs::default()).unwrap();
+        let next = |from: &str, to: &str| config.can_become(&agent(&FILE.replace(from, to), AgentArgs::default()).unwrap());
+        next("30s", "15s").unwrap();
+        next("dune-1:9400", "dune-2:9400").unwrap();
+        assert!(next("reef", "bay").unwrap_err().to_string().starts_with("`cluster` cannot change while the agent runs"));
+        assert!(next("/log", "/other").unwrap_err().to_string().contains("cannot change"));
+    }
+
+    #[test]
     fn mistakes_are_named_with_the_way_out() {
         let error = |text: &str| agent(text, AgentArgs::default()).unwrap_err();
         assert_eq!(error("clusster: x\n"), "FILE: unknown key `clusster`; did you mean `cluster`?");
@@ -461,7 +612,11 @@ mod tests {
         assert!(error("").starts_with("no cluster; give --cluster"));
         assert!(error("cluster: a/b\n").contains("without `/`"));
         assert!(error("cluster: x\n").starts_with("nothing to scrape"));
-        assert!(error("cluster: x\ntargets: [{node: a, address: 'https://b'}]\n").contains("over https are not read yet"));
+        assert_eq!(error("cluster: x\nbasic_auth: {user: me}\n"), "FILE: unknown key `user`; did you mean `username`?");
+        assert_eq!(
+            error("targets: [{node: a, address: b, tls_config: {insecure_skip_verfy: true}}]\n"),
+            "FILE: unknown key `insecure_skip_verfy`; did you mean `insecure_skip_verify`?"
+        );
         assert!(error("cluster: x\ntargets: [{node: a, address: b}]\n").starts_with("no log"));
         assert!(error(&FILE.replace("30s", "0s")).contains("interval"));
         let missing = AgentConfig::load(AgentArgs { config: Some("/no/such".into()), ..AgentArgs::default() });

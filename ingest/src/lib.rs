@@ -6,7 +6,8 @@
 //! agent: scrape to publish, one round at a time            sink, close: the other half, from the log alone
 //! ```
 //!
-//! Modules in reading order: [`scrape`], [`parse`], [`page`], [`join`], [`sightings`], [`publish`], [`agent`] (a round, whole);
+//! Modules in reading order: [`discovery`], [`scrape`], [`parse`], [`page`], [`join`], [`sightings`], [`publish`], [`agent`] (a
+//! round, whole), `schedule`;
 //! [`transport`]; [`rows`], [`sink`], [`close`]; [`clock`], [`config`], [`run`] (the loops that wait);
 //! [`conformance`].
 
@@ -15,13 +16,17 @@ pub mod clock;
 pub mod close;
 pub mod config;
 pub mod conformance;
+pub mod discovery;
+pub mod gzip;
 pub mod join;
 pub mod page;
 pub mod parse;
 pub mod publish;
 pub mod rows;
 pub mod run;
+mod schedule;
 pub mod scrape;
 pub mod sightings;
 pub mod sink;
+mod stamp;
 pub mod transport;

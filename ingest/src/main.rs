@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 use ingest::clock::SystemClock;
 use ingest::config::{AgentArgs, AgentConfig, ConfigError, SinkArgs, SinkConfig};
-use ingest::run;
+use ingest::run::{self, Reload};
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -21,6 +21,8 @@ enum Command {
     /// Scrape exporters, join devices with the node's pods, and take every round into the log
     #[command(after_help = "Example:\n  strandline-ingest agent --cluster reef --node dune-1 --target localhost:9400 \\\n      \
         --podres-socket /var/lib/kubelet/pod-resources/kubelet.sock --log-dir /var/lib/strandline/log\n\n\
+        SIGHUP has the configuration read again; one that is wrong is refused, and the old one goes on. SIGTERM ends the\n\
+        agent when the rounds that were begun are taken.\n\n\
         Exit codes: 0 done, 1 failed, 2 wrong usage or configuration.")]
     Agent(AgentArgs),
     /// Follow the log into the lake, and close its hours
@@ -51,8 +53,11 @@ fn start(command: Command) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     match command {
         Command::Agent(args) => {
-            let config = AgentConfig::load(args)?;
-            runtime.block_on(run::agent(config, clock, asked_to_end()))?;
+            let config = AgentConfig::load(args.clone())?;
+            runtime.block_on(async {
+                let reload = Reload { asked: asked_to_reload(), load: Box::new(move || AgentConfig::load(args.clone())) };
+                run::agent(config, reload, clock, asked_to_end()).await
+            })?;
         }
         Command::Sink(args) => {
             let config = SinkConfig::load(args)?;
@@ -60,6 +65,20 @@ fn start(command: Command) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+/// A message for each SIGHUP. While one waits, another says nothing new.
+fn asked_to_reload() -> tokio::sync::mpsc::Receiver<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (sender, asked) = tokio::sync::mpsc::channel(1);
+    if let Ok(mut hangup) = signal(SignalKind::hangup()) {
+        tokio::spawn(async move {
+            while hangup.recv().await.is_some() && !sender.is_closed() {
+                let _ = sender.try_send(());
+            }
+        });
+    }
+    asked
 }
 
 /// SIGTERM or SIGINT.

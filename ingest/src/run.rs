@@ -1,20 +1,25 @@
 //! The two loops that wait: rounds at their interval, and a sink that follows the log.
 
-use crate::agent::{Agent, AgentError, RoundReport, Topics};
+use crate::agent::{Agent, AgentError, Gathered, RoundReport, Target, Topics};
 use crate::clock::Clock;
 use crate::close::{CloseError, CloseReport, Closer};
-use crate::config::{AgentConfig, SinkConfig};
+use crate::config::{AgentConfig, ConfigError, SinkConfig};
+use crate::discovery::{self, Found};
+use crate::page::BAD_DEVICE_ID;
+use crate::parse::Reason;
 use crate::publish::{ALLOCATIONS, NODES, SAMPLES};
 use crate::sink::{Sink, SinkError, StepReport};
 use crate::transport::local::{self, Log, TopicSpec};
 use crate::transport::{Topic, TransportError};
 use lake::{Lake, LakeError};
 use schemas::Timestamp;
-use schemas::status::{JoinReason, ScrapeStatus};
+use schemas::status::{JoinReason, ReadingFault, ScrapeStatus};
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tokio::sync::mpsc;
 use web::{Metrics, Ready};
 
 /// Why a command ended.
@@ -45,17 +50,36 @@ pub enum RunError {
 
 /// Time between two looks at the log.
 const SINK_EVERY: Duration = Duration::from_millis(500);
+/// Least time between two batches of rounds that are taken, so that a fleet's rounds share their syncs; never more than the
+/// scrape interval.
+const TAKE_EVERY_MS: i64 = 1_000;
 /// Time between two tries at closing hours.
 const CLOSE_EVERY_MS: i64 = 60_000;
 
 // Counters of what should not happen, with their help. They are there from the start, so that the first time is an increase.
 const SKIPPED: (&str, &str) = ("strandline_ingest_skipped_rounds_total", "rounds that had no time");
 const UNTAKEN: (&str, &str) = ("strandline_ingest_untaken_rounds_total", "rounds that the log did not take");
+const RELOADS: (&str, &str) = ("strandline_ingest_reloads_total", "times the configuration was read again, by result");
+const UNFOUND: (&str, &str) =
+    ("strandline_ingest_discovery_failures_total", "files of targets, or what they name, that could not be used");
 const DROPPED: (&str, &str) = ("strandline_ingest_dropped_messages_total", "messages that left the log by its retention");
 const STOPS: (&str, &str) = ("strandline_ingest_stops_total", "times the sink stopped consuming, or could not close hours");
 
+/// How a running agent is told to read its configuration again.
+pub struct Reload {
+    /// One message for each time that is asked for.
+    pub asked: mpsc::Receiver<()>,
+    /// Reads the configuration.
+    pub load: Box<dyn FnMut() -> Result<AgentConfig, ConfigError> + Send>,
+}
+
 /// Scrapes until `shutdown`; every round that was begun is finished.
-pub async fn agent(config: AgentConfig, clock: Arc<dyn Clock>, shutdown: impl Future<Output = ()>) -> Result<(), RunError> {
+pub async fn agent(
+    config: AgentConfig,
+    mut reload: Reload,
+    clock: Arc<dyn Clock>,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), RunError> {
     let (metrics, ready) = (Metrics::new(), Ready::new());
     let pages = Pages::start(&config.listen, &metrics, &ready).await?;
     let specs = [SAMPLES, ALLOCATIONS, NODES].map(|name| TopicSpec { name, partitions: config.log_partitions });
@@ -63,79 +87,218 @@ pub async fn agent(config: AgentConfig, clock: Arc<dyn Clock>, shutdown: impl Fu
     let topic = |name| log.topic(name).map_err(RunError::Log);
     let topics = Topics { samples: topic(SAMPLES)?, allocations: topic(ALLOCATIONS)?, nodes: topic(NODES)? };
     count_round(&metrics, &RoundReport::default());
-    for (name, help) in [SKIPPED, UNTAKEN, DROPPED] {
+    for (name, help) in [SKIPPED, UNTAKEN, UNFOUND, DROPPED] {
         counter(&metrics, name, help).add(0);
     }
-    let mut untaken: u64 = 0;
-    let interval = i64::from(config.options.interval_ms);
-    let targets = config.targets.len();
-    let mut agent = Agent::new(config.options, config.targets, topics, clock.clone()).map_err(RunError::Agent)?;
+    count_reload(&metrics, "ok", 0);
+    count_reload(&metrics, "failed", 0);
+
+    let mut agent = Agent::new(config.options.clone(), Vec::new(), topics, clock.clone()).map_err(RunError::Agent)?;
+    let (mut sources, unfound) = Sources::of(&config, &clock).await;
+    counter(&metrics, UNFOUND.0, UNFOUND.1).add(unfound);
+    agent.change(config.options.clone(), sources.targets()).map_err(RunError::Agent)?;
     let recalled = agent.recall().map_err(RunError::Agent)?;
     if recalled > 0 {
         tracing::warn!(recalled, "there was no state file; what the log tells of pods on devices goes on");
     }
     let restarted = agent.announce_restart(clock.now()).await.map_err(RunError::Agent)?;
-    tracing::info!(targets, interval_ms = interval, restarted, log = %config.log_dir.display(), "agent started");
+    let interval_ms = config.options.interval_ms;
+    count_targets(&metrics, agent.targets());
+    tracing::info!(targets = agent.targets(), interval_ms, restarted, log = %config.log_dir.display(), "agent started");
 
     tokio::pin!(shutdown);
-    let mut next = next_tick(clock.now(), interval);
-    let mut retained = clock.now();
+    let mut config = config;
+    let mut taking = Taking { metrics: metrics.clone(), ready, untaken: 0 };
+    let mut gathered = Gathered::default();
+    let (mut taken, mut retained) = (None, Some(clock.now()));
     loop {
-        tokio::select! {
-            () = clock.sleep_until(next) => {}
-            () = &mut shutdown => break,
-        }
         let now = clock.now();
-        let skipped = (now.ms() - next.ms()) / interval;
-        if skipped > 0 {
-            tracing::warn!(skipped, "rounds took longer than the interval");
-            counter(&metrics, SKIPPED.0, SKIPPED.1).add(skipped.unsigned_abs());
+        let interval_ms = i64::from(config.options.interval_ms);
+        let take_every_ms = interval_ms.min(TAKE_EVERY_MS);
+        if !gathered.is_empty() && due(taken, take_every_ms, now) {
+            taking.take(&mut agent, std::mem::take(&mut gathered), now).await?;
+            taken = Some(now);
+            continue;
         }
-        match agent.round(now).await {
-            Ok(report) => {
-                count_round(&metrics, &report);
-                let help = "time of the last round that was taken, seconds since 1970";
-                metrics.gauge("strandline_ingest_last_round_seconds", help, &[]).set(now.ms() as f64 / 1000.0);
-                if untaken > 0 {
-                    tracing::info!(untaken, "rounds are taken again");
-                    untaken = 0;
+        if due(retained, CLOSE_EVERY_MS, now) {
+            retained = Some(now);
+            retain(&log, &metrics, now);
+        }
+        // An interval at most: a clock that was put back is noticed then.
+        let wait = [now.plus_ms(interval_ms.min(CLOSE_EVERY_MS))];
+        let take_at = taken.filter(|_| !gathered.is_empty()).map(|taken: Timestamp| taken.plus_ms(take_every_ms));
+        let wake = agent.due().into_iter().chain(take_at).chain(wait).min().unwrap_or(now);
+        tokio::select! {
+            () = clock.sleep_until(wake) => {
+                let skipped = agent.begin(clock.now());
+                if skipped > 0 {
+                    tracing::warn!(skipped, "rounds had no time; targets take longer than the interval, or this machine is too busy");
+                    counter(&metrics, SKIPPED.0, SKIPPED.1).add(skipped);
                 }
-                ready.set(true);
-                tracing::debug!(?report, "round");
             }
-            // Nothing will be taken until the log is opened again: whoever watches over this process starts it anew.
-            Err(error @ AgentError::Produce(TransportError::Poisoned { .. } | TransportError::Changed { .. })) => {
-                return Err(RunError::Stopped(error));
+            _ = agent.answered(&mut gathered), if agent.is_asking() => {}
+            Some(found) = sources.found.recv() => {
+                counter(&metrics, UNFOUND.0, UNFOUND.1).add(found.failures);
+                sources.by_source.insert(found.source, found.targets);
+                change(&mut agent, &config, &sources, &metrics);
             }
-            Err(error) => {
-                untaken += 1;
-                let chain = anyhow::Error::new(error);
-                tracing::error!(error = format!("{chain:#}"), "the round is not taken; it is a gap");
-                counter(&metrics, UNTAKEN.0, UNTAKEN.1).inc();
-                ready.set(false);
-            }
-        }
-        if now.ms() - retained.ms() >= CLOSE_EVERY_MS {
-            retained = now;
-            match log.retain(now.ms()) {
-                Ok(dropped) => {
-                    counter(&metrics, DROPPED.0, DROPPED.1).add(dropped);
+            Some(()) = reload.asked.recv() => match read_again(&mut reload, &config, &mut agent, &clock).await {
+                Ok((next, new_sources)) => {
+                    count_reload(&metrics, "ok", 1);
+                    count_targets(&metrics, agent.targets());
+                    tracing::info!(targets = agent.targets(), "the configuration was read again");
+                    (config, sources) = (next, new_sources);
                 }
                 Err(error) => {
-                    tracing::error!(error = format!("{:#}", anyhow::Error::new(error)), "cannot drop old segments of the log")
+                    count_reload(&metrics, "failed", 1);
+                    tracing::error!(error = format!("{error:#}"), "the new configuration is refused; the old one goes on");
                 }
-            }
+            },
+            () = &mut shutdown => break,
         }
-        next = next_tick(clock.now(), interval);
+    }
+    // What was begun is finished: each target has its time-out.
+    while agent.answered(&mut gathered).await {}
+    if !gathered.is_empty() {
+        taking.take(&mut agent, gathered, clock.now()).await?;
     }
     tracing::info!("agent ends");
     pages.stop().await;
     Ok(())
 }
 
-/// The next multiple of the interval after `now`: agents of one fleet scrape at the same instants.
-fn next_tick(now: Timestamp, interval: i64) -> Timestamp {
-    Timestamp::from_ms((now.ms().div_euclid(interval) + 1).saturating_mul(interval))
+/// Whether something that is done every so often, and was done at `last`, is due. It is where the clock was put back.
+fn due(last: Option<Timestamp>, every_ms: i64, now: Timestamp) -> bool {
+    last.is_none_or(|last| !(0..every_ms).contains(&(now.ms() - last.ms())))
+}
+
+/// Where targets come from.
+struct Sources {
+    fixed: Vec<Target>,
+    by_source: BTreeMap<&'static str, Vec<Target>>,
+    found: mpsc::Receiver<Found>,
+    /// Held so that `found` stays open where nothing watches.
+    _open: mpsc::Sender<Found>,
+}
+
+impl Sources {
+    /// The sources of a configuration, looked at once and from then on watched; and how much of them cannot be used. They end
+    /// when this is dropped.
+    async fn of(config: &AgentConfig, clock: &Arc<dyn Clock>) -> (Self, u64) {
+        let mut unfound = 0;
+        let (sender, found) = mpsc::channel(1);
+        let mut by_source = BTreeMap::new();
+        if !config.files.is_empty() {
+            let mut files = config.files.clone();
+            let looked = tokio::task::spawn_blocking(move || {
+                let look = files.look();
+                (files, look)
+            });
+            if let Ok((files, look)) = looked.await {
+                unfound = look.failures;
+                by_source.insert(discovery::FILES, files.targets());
+                tokio::spawn(discovery::watch(files, clock.clone(), sender.clone()));
+            }
+        }
+        (Sources { fixed: config.targets.clone(), by_source, found, _open: sender }, unfound)
+    }
+
+    /// All targets. Of two for one node and page the first counts, and the configuration's own before those that were found.
+    fn targets(&self) -> Vec<Target> {
+        let mut seen = BTreeSet::new();
+        let all = self.fixed.iter().chain(self.by_source.values().flatten());
+        all.filter(|target| seen.insert((target.node.clone(), target.address.as_text()))).cloned().collect()
+    }
+}
+
+/// Gives the agent the targets that there are now.
+fn change(agent: &mut Agent, config: &AgentConfig, sources: &Sources, metrics: &Metrics) {
+    match agent.change(config.options.clone(), sources.targets()) {
+        Ok(changed) => {
+            tracing::info!(gained = changed.gained, lost = changed.lost, targets = agent.targets(), "targets changed");
+            count_targets(metrics, agent.targets());
+        }
+        Err(error) => {
+            counter(metrics, UNFOUND.0, UNFOUND.1).inc();
+            let error = format!("{:#}", anyhow::Error::new(error));
+            tracing::error!(error, "targets that were found cannot be used; the old ones go on");
+        }
+    }
+}
+
+/// Reads the configuration again, and lets the agent go on with it. Where it is refused nothing has changed.
+async fn read_again(
+    reload: &mut Reload,
+    config: &AgentConfig,
+    agent: &mut Agent,
+    clock: &Arc<dyn Clock>,
+) -> anyhow::Result<(AgentConfig, Sources)> {
+    let next = (reload.load)()?;
+    config.can_become(&next)?;
+    let (sources, unfound) = Sources::of(&next, clock).await;
+    // Anew there are no last good ones that could stay.
+    anyhow::ensure!(unfound == 0, "a file of targets cannot be used; the lines before name it");
+    agent.change(next.options.clone(), sources.targets())?;
+    Ok((next, sources))
+}
+
+/// What follows a batch of rounds.
+struct Taking {
+    metrics: Metrics,
+    ready: Ready,
+    /// Batches since the last one that was taken.
+    untaken: u64,
+}
+
+impl Taking {
+    /// Has a batch of rounds taken. An error ends the agent.
+    async fn take(&mut self, agent: &mut Agent, gathered: Gathered, now: Timestamp) -> Result<(), RunError> {
+        let report = gathered.report.clone();
+        match agent.publish(vec![gathered]).await {
+            Ok(()) => {
+                count_round(&self.metrics, &report);
+                let help = "time of the last round that was taken, seconds since 1970";
+                self.metrics.gauge("strandline_ingest_last_round_seconds", help, &[]).set(now.ms() as f64 / 1000.0);
+                if self.untaken > 0 {
+                    tracing::info!(untaken = self.untaken, "rounds are taken again");
+                    self.untaken = 0;
+                }
+                self.ready.set(true);
+                tracing::debug!(?report, "rounds");
+                Ok(())
+            }
+            // Nothing will be taken until the log is opened again: whoever watches over this process starts it anew.
+            Err(error @ AgentError::Produce(TransportError::Poisoned { .. } | TransportError::Changed { .. })) => {
+                Err(RunError::Stopped(error))
+            }
+            Err(error) => {
+                let rounds = report.by_status.values().sum::<u64>();
+                self.untaken += rounds;
+                let chain = anyhow::Error::new(error);
+                tracing::error!(error = format!("{chain:#}"), rounds, "rounds are not taken; they are a gap");
+                counter(&self.metrics, UNTAKEN.0, UNTAKEN.1).add(rounds);
+                self.ready.set(false);
+                Ok(())
+            }
+        }
+    }
+}
+
+fn retain(log: &Log, metrics: &Metrics, now: Timestamp) {
+    match log.retain(now.ms()) {
+        Ok(dropped) => counter(metrics, DROPPED.0, DROPPED.1).add(dropped),
+        Err(error) => {
+            tracing::error!(error = format!("{:#}", anyhow::Error::new(error)), "cannot drop old segments of the log")
+        }
+    }
+}
+
+fn count_targets(metrics: &Metrics, targets: usize) {
+    metrics.gauge("strandline_ingest_targets", "targets that are scraped", &[]).set(targets as f64);
+}
+
+fn count_reload(metrics: &Metrics, result: &str, count: u64) {
+    metrics.counter(RELOADS.0, RELOADS.1, &[("result", result)]).add(count);
 }
 
 /// Follows the log until `shutdown`, then publishes what it has read.
@@ -366,9 +529,24 @@ fn count_round(metrics: &Metrics, report: &RoundReport) {
         let name = "strandline_ingest_join_failures_total";
         metrics.counter(name, "rounds whose devices could not be joined", &[("reason", reason)]).add(count);
     }
+    let by_label = |name, help, label, words: Vec<(&'static str, u64)>| {
+        for (word, count) in words {
+            metrics.counter(name, help, &[(label, word)]).add(count);
+        }
+    };
+    // From zero at the start, whatever has been counted.
+    let all = |words: &[&'static str], counts: &BTreeMap<&'static str, u64>| -> Vec<(&'static str, u64)> {
+        words.iter().map(|word| (*word, 0)).chain(counts.iter().map(|(word, count)| (*word, *count))).collect()
+    };
+    let bad_lines = all(&[Reason::CODES, &[BAD_DEVICE_ID]].concat(), &report.bad_lines_by_reason);
+    by_label("strandline_ingest_bad_lines_total", "lines kept out, by reason", "reason", bad_lines);
+    let faults = all(&ReadingFault::ALL.iter().map(|fault| fault.as_str()).collect::<Vec<_>>(), &report.faults);
+    let help = "readings that were dropped, clipped or in conflict, by reason";
+    by_label("strandline_ingest_reading_faults_total", help, "reason", faults);
+    let capped = ["extra_samples", "device_samples", "labels"].into_iter().zip(report.capped).collect();
+    by_label("strandline_ingest_capped_total", "what the caps on one page dropped", "what", capped);
     for (name, help, count) in [
         ("strandline_ingest_series_total", "series read", report.series),
-        ("strandline_ingest_bad_lines_total", "lines kept out", report.bad_lines),
         ("strandline_ingest_duplicate_series_total", "series that stood twice on a page", report.duplicate_series),
         ("strandline_ingest_refused_labels_total", "labels that the contract refused", report.refused_labels),
         (

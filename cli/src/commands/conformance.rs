@@ -36,7 +36,7 @@ pub enum Kind {
   strandline conformance exposition tests/data/vectors/exposition.jsonl --print
 
 Prints each failing case with what we got and what was expected, and `N passed, M failed` last. Exit code 1 where a case
-fails, else 2 where one is not built yet. Disputed cases are run too; a failing one is listed apart and does not count.")]
+fails. Disputed cases are run too; a failing one is listed apart and does not count.")]
 pub struct Options {
     /// What the cases are about
     #[arg(value_enum)]
@@ -51,17 +51,14 @@ pub struct Options {
 /// Runs the command.
 pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), Failure> {
     let text = read(&options.file)?;
-    let (mut passed, mut failed, mut not_built, mut disputed) = (0, 0, 0, 0);
+    let (mut passed, mut failed, mut disputed) = (0, 0, 0);
     for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let wrong = |what: String| Failure::because(format!("{}, line {}: {what}", options.file.display(), number + 1));
         let case: Value = serde_json::from_str(line).map_err(|error| wrong(format!("no JSON object: {error}")))?;
         let name = case["name"].as_str().ok_or_else(|| wrong("the case has no `name`".into()))?.to_owned();
         let outcome = one(options.kind, line, &case).map_err(wrong)?;
         if options.print {
-            let got = match &outcome {
-                Outcome::Pass { got } | Outcome::Fail { got, .. } => got.clone(),
-                Outcome::NotBuilt => Value::String("not built".into()),
-            };
+            let (Outcome::Pass { got } | Outcome::Fail { got, .. }) = &outcome;
             let shown = match options.kind {
                 // What no device answers to stands beside `expect` in these cases.
                 Kind::Podresources => json!({"name": name, "got": got["expect"], "unmatched": got["unmatched"]}),
@@ -71,12 +68,6 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), Failure> {
         }
         match outcome {
             Outcome::Pass { .. } => passed += 1,
-            Outcome::NotBuilt => {
-                not_built += 1;
-                if !options.print {
-                    writeln!(out, "not built: {name}").map_err(Failure::output)?;
-                }
-            }
             Outcome::Fail { got, expected } => {
                 let is_disputed = case["disputed"] == Value::Bool(true);
                 if is_disputed {
@@ -94,15 +85,8 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), Failure> {
     if disputed > 0 {
         writeln!(out, "{disputed} disputed cases decided otherwise").map_err(Failure::output)?;
     }
-    if not_built > 0 {
-        writeln!(out, "{not_built} cases not built").map_err(Failure::output)?;
-    }
     writeln!(out, "{passed} passed, {failed} failed").map_err(Failure::output)?;
-    match (failed, not_built) {
-        (0, 0) => Ok(()),
-        (0, _) => Err(Failure::quiet(2)),
-        _ => Err(Failure::quiet(1)),
-    }
+    if failed == 0 { Ok(()) } else { Err(Failure::quiet(1)) }
 }
 
 fn read(path: &Path) -> Result<String, Failure> {

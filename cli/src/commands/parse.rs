@@ -38,7 +38,7 @@ pub enum PageFormat {
 
 Exit code 1 where the page is none at all (HTML, no sample, too large); a page with some bad lines is 0, and they are listed.")]
 pub struct Options {
-    /// A file, `-` for standard input, or an http:// address
+    /// A file, `-` for standard input, or an http:// or https:// address
     source: String,
     /// How to print
     #[arg(long, value_enum, default_value = "table")]

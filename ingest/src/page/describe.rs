@@ -237,7 +237,7 @@ fn rejected(page: &Page) -> DescribedRejects {
     let mut by_reason: BTreeMap<String, u64> = page.bad_lines.by_reason.iter().map(|(k, v)| ((*k).to_owned(), *v)).collect();
     let bad_ids = page.counts.bad_lines - page.bad_lines.count;
     if bad_ids > 0 {
-        by_reason.insert("bad_device_id".to_owned(), bad_ids);
+        by_reason.insert(super::BAD_DEVICE_ID.to_owned(), bad_ids);
     }
     DescribedRejects { count: page.counts.bad_lines, by_reason, first: first.collect() }
 }

@@ -211,18 +211,40 @@ fn bodies_that_are_no_pages_say_what_they_are() {
     check("<!doctype html><html>login</html>", None, ScrapeStatus::ParseError, "HTML");
     check("  \n<html>", Some("text/plain"), ScrapeStatus::ParseError, "HTML");
     check("up 1\n", Some("text/html; charset=utf-8"), ScrapeStatus::ParseError, "HTML");
-    check("{\"a\": 1}", Some("application/json"), ScrapeStatus::ParseError, "`application/json` is not Prometheus text");
+    check("{\"a\": 1}", Some("application/json"), ScrapeStatus::ParseError, "`application/json` is neither Prometheus text");
     check("{\"a\": 1}", None, ScrapeStatus::ParseError, "1 bad lines, the first at line 1, column 5");
     check("", None, ScrapeStatus::Empty, "no samples");
     check("# HELP a b\n\n", Some("text/plain; version=0.0.4"), ScrapeStatus::Empty, "no samples");
+    let openmetrics = Some("application/openmetrics-text; version=1.0.0; charset=utf-8");
+    check("", openmetrics, ScrapeStatus::Empty, "no samples");
+    check("# EOF\n", openmetrics, ScrapeStatus::Empty, "no samples");
+    check("up 1\nup 2\n", openmetrics, ScrapeStatus::ParseError, "the page ends after line 2 without `# EOF`");
     let options = Options { limits: parse::Limits { page_bytes: 4, ..Default::default() }, ..Default::default() };
     let fault = read(b"up 1\n\n", None, &options).unwrap_err();
     assert_eq!(fault.status(), ScrapeStatus::TooLarge);
 }
 
 #[test]
+fn openmetrics_is_the_same_page() {
+    let text = page(
+        "# TYPE DCGM_FI_DEV_GPU_UTIL gauge\nDCGM_FI_DEV_GPU_UTIL{UUID=\"GPU-a\"} 7\nDCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{UUID=\"GPU-a\"} 15\n",
+    );
+    let body = "# TYPE DCGM_FI_DEV_GPU_UTIL gauge\nDCGM_FI_DEV_GPU_UTIL{UUID=\"GPU-a\"} 7.0 1751328000.5\n\
+                # TYPE DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION counter\n\
+                DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION_total{UUID=\"GPU-a\"} 1.5e+01 # {trace_id=\"t\"} 1.0\n# EOF\n";
+    for content_type in [Some("application/openmetrics-text; version=1.0.0"), None] {
+        let read = read(body.as_bytes(), content_type, &Options::default()).unwrap();
+        assert_eq!(read.devices, text.devices, "{content_type:?}");
+    }
+    // In text `_total` belongs to the name, and the time is no whole number of milliseconds.
+    let body = format!("up 1\n{body}");
+    let as_text = read(body.as_bytes(), Some("text/plain"), &Options::default()).unwrap();
+    assert_eq!(as_text.bad_lines.by_reason, [("bad_timestamp", 2)].into());
+}
+
+#[test]
 fn caps_hold_and_are_counted() {
-    let caps = Caps { extra_samples: 2, devices: 1, labels: 1, label_bytes: 4, pods: 1 };
+    let caps = Caps { extra_samples: 2, devices: 1, labels: 1, label_bytes: 4, pods: 1, memory_bytes: 100 };
     let options = Options { caps, ..Options::default() };
     let text = "a 1\nb 1\nc 1\nDCGM_FI_DEV_GPU_UTIL{UUID=\"GPU-a\",pod=\"p1\",x=\"äöüß\",y=\"1\"} 1\n\
                 DCGM_FI_DEV_FB_USED{UUID=\"GPU-a\",pod=\"p2\"} 1\nDCGM_FI_DEV_GPU_UTIL{UUID=\"GPU-b\"} 1\n";
@@ -254,6 +276,30 @@ fn what_people_are_shown() {
 }
 
 proptest::proptest! {
+    /// Whatever pages a target gives, one after the other: with what is remembered of it they read as without.
+    #[test]
+    fn a_memory_changes_no_row(
+        pages in proptest::collection::vec(
+            "((DCGM_FI_DEV_GPU_UTIL|DCGM_FI_DEV_FB_USED|DCGM_FI_PROF_SM_ACTIVE|up)\\{(UUID=\"GPU-[ab]\",)?(GPU_I_ID=\"[1x]\",)?(pod=\"[pq]?\",)?(pod_uid=\"u\",)?(x=\"[12]\",)?(y=\"\",)?(prompt=\"p\")?(,nvlink=\"1\")?\\} (1|2|0\\.5|NaN|2147483632|z)\n){0,14}",
+            0..6,
+        ),
+        memory_bytes in proptest::prop_oneof![proptest::strategy::Just(0_usize), 20..200_usize, proptest::strategy::Just(100_000)],
+        devices in 1..4_usize,
+        labels in 1..4_usize,
+        pods in 1..3_usize,
+    ) {
+        let caps = Caps { extra_samples: 5, devices, labels, label_bytes: 8, pods, memory_bytes };
+        let options = Options { caps, ..Options::default() };
+        let without = Options { caps: Caps { memory_bytes: 0, ..caps }, ..Options::default() };
+        let mut memory = Memory::new(&options);
+        for text in pages {
+            let read = read_remembering(text.as_bytes(), None, &options, &mut memory);
+            let fresh = super::read(text.as_bytes(), None, &without);
+            // As text, for NaN is not equal to itself.
+            proptest::prop_assert_eq!(format!("{read:?}"), format!("{fresh:?}"));
+        }
+    }
+
     #[test]
     fn any_page_is_read_without_panic_and_every_sample_goes_somewhere(text in "((DCGM_FI_DEV_GPU_UTIL|up|DCGM_FI_PROF_SM_ACTIVE)(\\{(UUID|GPU_I_ID|pod|prompt|x)=\"[a-c ]{0,2}\"(,uuid=\"[ab]\")?\\})? (1|0\\.5|NaN|2147483632|x)\n){0,20}") {
         if let Ok(page) = read(text.as_bytes(), None, &Options::default()) {

@@ -86,9 +86,71 @@ pub enum Reason {
     /// A TYPE line with a word that is no metric type.
     #[error("unknown metric type")]
     BadType,
+    /// OpenMetrics: two blanks, a tab or none where one space must stand.
+    #[error("expected one space")]
+    NoSpace,
+    /// OpenMetrics: a line of nothing.
+    #[error("empty line; OpenMetrics has none")]
+    BlankLine,
+    /// OpenMetrics: a line that begins with `#` and is neither HELP, TYPE, UNIT nor EOF.
+    #[error(
+        "a line with `#` is `# HELP name text`, `# TYPE name type`, `# UNIT name unit` or `# EOF`; OpenMetrics has no comments"
+    )]
+    BadComment,
+    /// OpenMetrics: a unit that is not the end of the metric's name.
+    #[error("unit is not the end of the metric's name, after `_`")]
+    BadUnit,
+    /// OpenMetrics: the timestamp is no number of seconds.
+    #[error("timestamp is not a number of seconds")]
+    BadSeconds,
+    /// OpenMetrics: no label block after the `#` of an exemplar.
+    #[error("expected an exemplar, `# {{labels}} value`")]
+    BadExemplar,
+    /// OpenMetrics: something after the end mark.
+    #[error("text after `# EOF`")]
+    AfterEnd,
+    /// OpenMetrics: no end mark.
+    #[error("no `# EOF` at the end: the page was cut")]
+    NoEnd,
 }
 
 impl Reason {
+    /// Every code, so that counters are there from the start.
+    pub const CODES: &[&str] = &[
+        "not_utf8",
+        "line_too_long",
+        "too_many_samples",
+        "too_many_labels",
+        "carriage_return",
+        "bad_name",
+        "empty_name",
+        "no_name",
+        "two_names",
+        "bad_label_name",
+        "empty_label_name",
+        "reserved_label",
+        "duplicate_label",
+        "no_equals",
+        "unquoted_value",
+        "open_quote",
+        "no_comma",
+        "open_brace",
+        "no_value",
+        "bad_value",
+        "value_out_of_range",
+        "bad_timestamp",
+        "trailing_text",
+        "bad_type",
+        "no_space",
+        "blank_line",
+        "bad_comment",
+        "bad_unit",
+        "bad_seconds",
+        "bad_exemplar",
+        "after_end",
+        "no_end",
+    ];
+
     /// A short stable word for counters and the `rejects` table.
     pub fn code(self) -> &'static str {
         match self {
@@ -116,6 +178,14 @@ impl Reason {
             Reason::BadTimestamp => "bad_timestamp",
             Reason::Trailing => "trailing_text",
             Reason::BadType => "bad_type",
+            Reason::NoSpace => "no_space",
+            Reason::BlankLine => "blank_line",
+            Reason::BadComment => "bad_comment",
+            Reason::BadUnit => "bad_unit",
+            Reason::BadSeconds => "bad_seconds",
+            Reason::BadExemplar => "bad_exemplar",
+            Reason::AfterEnd => "after_end",
+            Reason::NoEnd => "no_end",
         }
     }
 }
@@ -169,4 +239,7 @@ pub enum PageError {
     /// Strict mode: the first bad line.
     #[error("{0}")]
     Line(LineError),
+    /// OpenMetrics without its end mark: part of a page, at fault on the last line that is there.
+    #[error("{0}")]
+    Cut(LineError),
 }

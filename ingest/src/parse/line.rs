@@ -1,7 +1,7 @@
 //! The grammar of one line.
 
 use super::text::unescape;
-use super::{Item, Reason, Text, number};
+use super::{Memory, Reason, Text, number};
 use std::borrow::Cow;
 use std::ops::Range;
 
@@ -52,6 +52,23 @@ pub enum MetricType {
     Unknown,
 }
 
+impl MetricType {
+    /// The type of a word that both formats know.
+    pub(super) fn from_word(word: &str) -> Option<Self> {
+        Some(match word {
+            "counter" => MetricType::Counter,
+            "gauge" => MetricType::Gauge,
+            "histogram" => MetricType::Histogram,
+            "gaugehistogram" => MetricType::GaugeHistogram,
+            "summary" => MetricType::Summary,
+            "info" => MetricType::Info,
+            "stateset" => MetricType::StateSet,
+            "unknown" => MetricType::Unknown,
+            _ => return None,
+        })
+    }
+}
+
 /// A line about a metric.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Meta<'a> {
@@ -71,10 +88,21 @@ pub enum Meta<'a> {
     },
 }
 
-/// What a line holds. A sample's labels were pushed to the list given to [`entry`].
+/// What a line holds. A sample's labels were pushed to the list given to [`entry`], unless its block is known.
 pub(super) enum Entry<'a> {
     Nothing,
-    Item(Item<'a>),
+    Meta(Meta<'a>),
+    Sample(Sample<'a>, Block<'a>),
+}
+
+/// What stands between a sample's name and its value, braces included.
+pub(super) enum Block<'a> {
+    /// Nothing, or a block that names the metric too and so is never remembered.
+    None,
+    /// Its bytes; the labels were read.
+    Read(&'a str),
+    /// Its number in the memory; the labels were not read.
+    Known(u32),
 }
 
 /// What is wrong with a line, and at which of its bytes.
@@ -85,13 +113,18 @@ pub(super) struct Fault {
 
 /// Reads one line, without its line feed. `labels` comes empty; after a fault it may hold some.
 #[inline]
-pub(super) fn entry<'a>(line: &'a str, labels: &mut Vec<Label<'a>>, max_labels: usize) -> Result<Entry<'a>, Fault> {
+pub(super) fn entry<'a>(
+    line: &'a str,
+    labels: &mut Vec<Label<'a>>,
+    max_labels: usize,
+    memory: Option<&Memory>,
+) -> Result<Entry<'a>, Fault> {
     let mut cursor = Cursor { line, at: 0 };
     cursor.blanks();
     match cursor.peek() {
         None => Ok(Entry::Nothing),
         Some(b'#') => comment(cursor),
-        Some(_) => sample(cursor, labels, max_labels),
+        Some(_) => sample(cursor, labels, max_labels, memory),
     }
 }
 
@@ -106,26 +139,21 @@ pub(super) fn is_plain_comment(line: &[u8]) -> bool {
     !(keyword && words.len() < rest.len())
 }
 
-fn sample<'a>(mut c: Cursor<'a>, labels: &mut Vec<Label<'a>>, max_labels: usize) -> Result<Entry<'a>, Fault> {
+fn sample<'a>(
+    mut c: Cursor<'a>,
+    labels: &mut Vec<Label<'a>>,
+    max_labels: usize,
+    memory: Option<&Memory>,
+) -> Result<Entry<'a>, Fault> {
     let start = c.at;
-    let bare = c.run(METRIC);
-    let mut name = match bare.as_bytes().first() {
-        Some(b) if !b.is_ascii_digit() => Some(Text::plain(bare)),
-        Some(_) => return Err(c.fault(start, Reason::BadName)),
-        None if c.peek() == Some(b'{') => None,
-        None => return Err(c.end_fault(start, Reason::BadName)),
-    };
+    let name = c.name_before_block(start)?;
     let after_name = c.at;
     c.blanks();
-    let braces = c.peek() == Some(b'{');
-    if braces {
-        c.at += 1;
-        label_block(&mut c, &mut name, labels, max_labels)?;
-        c.blanks();
-    } else if c.at == after_name && c.peek().is_some() {
+    if c.peek() != Some(b'{') && c.at == after_name && c.peek().is_some() {
         return Err(c.end_fault(after_name, Reason::BadName));
     }
-    let Some(name) = name else { return Err(c.fault(start, Reason::NoName)) };
+    let (name, block) = block::<false>(&mut c, start, name, labels, max_labels, memory)?;
+    c.blanks();
 
     let at = c.at;
     let raw = c.token();
@@ -135,31 +163,69 @@ fn sample<'a>(mut c: Cursor<'a>, labels: &mut Vec<Label<'a>>, max_labels: usize)
     let value = number::value(raw).map_err(|reason| c.end_fault(at, reason))?;
     c.blanks();
     if c.peek().is_none() {
-        return Ok(sample_of(name, labels, value, raw, None));
+        return Ok(sample_of(name, labels, value, raw, None, block));
     }
     let at = c.at;
     let ts_ms = number::timestamp(c.token()).map_err(|reason| c.end_fault(at, reason))?;
     c.blanks();
     match c.peek() {
-        None => Ok(sample_of(name, labels, value, raw, Some(ts_ms))),
+        None => Ok(sample_of(name, labels, value, raw, Some(ts_ms), block)),
         Some(_) => Err(c.end_fault(c.at, Reason::Trailing)),
     }
 }
 
 #[inline]
-fn sample_of<'a>(name: Text<'a>, labels: &[Label<'a>], value: f64, raw: &'a str, ts_ms: Option<i64>) -> Entry<'a> {
-    Entry::Item(Item::Sample(Sample { name, labels: 0..labels.len() as u32, value, raw, ts_ms, line: 0 }))
+pub(super) fn sample_of<'a>(
+    name: Text<'a>,
+    labels: &[Label<'a>],
+    value: f64,
+    raw: &'a str,
+    ts_ms: Option<i64>,
+    block: Block<'a>,
+) -> Entry<'a> {
+    Entry::Sample(Sample { name, labels: 0..labels.len() as u32, value, raw, ts_ms, line: 0 }, block)
 }
 
-/// The labels after `{`, up to and with `}`. A quoted string that no `=` follows is the metric's name.
-fn label_block<'a>(
+/// The label block that begins here, if one does, and the metric's name from before or inside it. `TIGHT`: no blanks.
+#[inline(always)]
+pub(super) fn block<'a, const TIGHT: bool>(
+    c: &mut Cursor<'a>,
+    start: usize,
+    mut name: Option<Text<'a>>,
+    labels: &mut Vec<Label<'a>>,
+    max_labels: usize,
+    memory: Option<&Memory>,
+) -> Result<(Text<'a>, Block<'a>), Fault> {
+    let opened = c.at;
+    let bare = name;
+    if c.peek() == Some(b'{') {
+        // What a block means depends on its bytes alone, so bytes that begin with a known block are that block.
+        if let (Some(name), Some((number, length))) = (name, memory.and_then(|memory| memory.guess(c.rest()))) {
+            c.at += length;
+            return Ok((name, Block::Known(number)));
+        }
+        c.at += 1;
+        label_block::<TIGHT>(c, &mut name, labels, max_labels)?;
+    }
+    let Some(name) = name else { return Err(c.fault(start, Reason::NoName)) };
+    let block = if bare.is_some() && c.at > opened { Block::Read(&c.line[opened..c.at]) } else { Block::None };
+    Ok((name, block))
+}
+
+/// The labels after `{`, up to and with `}`. A quoted string that no `=` follows is the metric's name. `TIGHT`: no blanks.
+pub(super) fn label_block<'a, const TIGHT: bool>(
     c: &mut Cursor<'a>,
     metric: &mut Option<Text<'a>>,
     labels: &mut Vec<Label<'a>>,
     max_labels: usize,
 ) -> Result<(), Fault> {
     let mut seen = Seen::default();
-    c.blanks();
+    let blanks = |c: &mut Cursor<'a>| {
+        if !TIGHT {
+            c.blanks();
+        }
+    };
+    blanks(c);
     if c.eat(b'}') {
         return Ok(());
     }
@@ -168,14 +234,14 @@ fn label_block<'a>(
         let quoted = c.peek() == Some(b'"');
         let name = if quoted { c.quoted()? } else { Text::plain(c.run(LABEL)) };
         if !c.at_byte(b'=') {
-            c.blanks();
+            blanks(c);
         }
         if c.eat(b'=') {
             if name.is_empty() || (!quoted && name.as_plain().is_some_and(begins_with_digit)) {
                 return Err(c.fault(at, if quoted { Reason::EmptyLabelName } else { Reason::BadLabelName }));
             }
             if !c.at_byte(b'"') {
-                c.blanks();
+                blanks(c);
                 if !c.at_byte(b'"') {
                     return Err(c.end_fault(c.at, Reason::UnquotedValue));
                 }
@@ -205,10 +271,10 @@ fn label_block<'a>(
             return Err(c.open_fault(c.at, Reason::NoEquals));
         }
         if !c.at_byte(b',') {
-            c.blanks();
+            blanks(c);
         }
         if c.eat(b',') {
-            c.blanks();
+            blanks(c);
             if c.eat(b'}') {
                 return Ok(());
             }
@@ -234,12 +300,7 @@ fn comment<'a>(mut c: Cursor<'a>) -> Result<Entry<'a>, Fault> {
     if c.peek().is_none() {
         return Ok(Entry::Nothing);
     }
-    let at = c.at;
-    let quoted = c.peek() == Some(b'"');
-    let name = if quoted { c.quoted()? } else { Text::plain(c.run(METRIC)) };
-    if name.is_empty() || (!quoted && name.as_plain().is_some_and(begins_with_digit)) {
-        return Err(c.fault(at, Reason::BadName));
-    }
+    let name = c.name_in_meta()?;
     let ends = matches!(c.peek(), None | Some(b' ' | b'\t')) || (help && c.rest() == "\r");
     if !ends {
         return Err(c.end_fault(c.at, Reason::BadName));
@@ -248,31 +309,48 @@ fn comment<'a>(mut c: Cursor<'a>) -> Result<Entry<'a>, Fault> {
     let at = c.at;
     let text = c.rest();
     if help {
-        return Ok(Entry::Item(Item::Meta(Meta::Help { name, text: unescape(text, false) })));
+        return Ok(Entry::Meta(Meta::Help { name, text: unescape(text, false) }));
     }
-    let kind = match text.trim_end_matches([' ', '\t']) {
-        "counter" => MetricType::Counter,
-        "gauge" => MetricType::Gauge,
-        "histogram" => MetricType::Histogram,
-        "gaugehistogram" => MetricType::GaugeHistogram,
-        "summary" => MetricType::Summary,
-        "info" => MetricType::Info,
-        "stateset" => MetricType::StateSet,
-        "untyped" | "unknown" => MetricType::Unknown,
-        _ => return Err(c.end_fault(at, Reason::BadType)),
-    };
-    Ok(Entry::Item(Item::Meta(Meta::Type { name, kind })))
+    let word = text.trim_end_matches([' ', '\t']);
+    let kind = if word == "untyped" { Some(MetricType::Unknown) } else { MetricType::from_word(word) };
+    match kind {
+        Some(kind) => Ok(Entry::Meta(Meta::Type { name, kind })),
+        None => Err(c.end_fault(at, Reason::BadType)),
+    }
 }
 
 /// A place in a line. All moves stop on ASCII bytes, so every slice falls on character boundaries.
-struct Cursor<'a> {
-    line: &'a str,
-    at: usize,
+pub(super) struct Cursor<'a> {
+    pub line: &'a str,
+    pub at: usize,
 }
 
 impl<'a> Cursor<'a> {
+    /// The metric's name that begins here at `start`; none where a block comes first, which may hold it.
     #[inline]
-    fn peek(&self) -> Option<u8> {
+    pub fn name_before_block(&mut self, start: usize) -> Result<Option<Text<'a>>, Fault> {
+        let bare = self.run(METRIC);
+        match bare.as_bytes().first() {
+            Some(b) if !b.is_ascii_digit() => Ok(Some(Text::plain(bare))),
+            Some(_) => Err(self.fault(start, Reason::BadName)),
+            None if self.peek() == Some(b'{') => Ok(None),
+            None => Err(self.end_fault(start, Reason::BadName)),
+        }
+    }
+
+    /// The metric's name in a line about it, quoted or not.
+    pub fn name_in_meta(&mut self) -> Result<Text<'a>, Fault> {
+        let at = self.at;
+        let quoted = self.peek() == Some(b'"');
+        let name = if quoted { self.quoted()? } else { Text::plain(self.run(METRIC)) };
+        if name.is_empty() || (!quoted && name.as_plain().is_some_and(begins_with_digit)) {
+            return Err(self.fault(at, Reason::BadName));
+        }
+        Ok(name)
+    }
+
+    #[inline]
+    pub fn peek(&self) -> Option<u8> {
         self.line.as_bytes().get(self.at).copied()
     }
 
@@ -282,7 +360,7 @@ impl<'a> Cursor<'a> {
     }
 
     #[inline]
-    fn eat(&mut self, byte: u8) -> bool {
+    pub fn eat(&mut self, byte: u8) -> bool {
         let found = self.peek() == Some(byte);
         self.at += usize::from(found);
         found
@@ -310,7 +388,7 @@ impl<'a> Cursor<'a> {
 
     /// What stands up to the next blank or the end of the line.
     #[inline]
-    fn token(&mut self) -> &'a str {
+    pub fn token(&mut self) -> &'a str {
         let bytes = &self.line.as_bytes()[self.at..];
         let n = bytes.iter().position(|b| matches!(b, b' ' | b'\t')).unwrap_or(bytes.len());
         tick(n as u64);
@@ -319,7 +397,7 @@ impl<'a> Cursor<'a> {
         token
     }
 
-    fn rest(&self) -> &'a str {
+    pub fn rest(&self) -> &'a str {
         &self.line[self.at..]
     }
 
@@ -357,12 +435,12 @@ impl<'a> Cursor<'a> {
         Err(Fault { at: open, reason: Reason::OpenQuote })
     }
 
-    fn fault(&self, at: usize, reason: Reason) -> Fault {
+    pub fn fault(&self, at: usize, reason: Reason) -> Fault {
         Fault { at, reason }
     }
 
     /// The fault of a line that would be right but for a carriage return at its end is the carriage return.
-    fn end_fault(&self, at: usize, reason: Reason) -> Fault {
+    pub fn end_fault(&self, at: usize, reason: Reason) -> Fault {
         if self.line.ends_with('\r') {
             return Fault { at: self.line.len() - 1, reason: Reason::CarriageReturn };
         }
@@ -421,7 +499,7 @@ const CLASS: [u8; 256] = {
 
 /// Counts work, for the test that work is linear. Nothing outside tests.
 #[inline(always)]
-fn tick(_n: u64) -> bool {
+pub(super) fn tick(_n: u64) -> bool {
     #[cfg(test)]
     super::tests::STEPS.with(|s| s.set(s.get() + _n));
     true

@@ -45,3 +45,14 @@ pub(super) fn timestamp(token: &str) -> Result<i64, Reason> {
     // `i64::from_str` takes a sign and decimal digits and refuses overflow: the grammar of Go's ParseInt in base 10.
     token.parse().map_err(|_| Reason::BadTimestamp)
 }
+
+/// A timestamp of OpenMetrics, a number of seconds, as the nearest whole millisecond.
+pub(super) fn seconds(token: &str) -> Result<i64, Reason> {
+    let ms = (value(token).map_err(|_| Reason::BadSeconds)? * 1000.0).round();
+    // The bounds are exact: -2^63 is an i64, 2^63 is the first float above all of them. NaN is in no range.
+    if (-9_223_372_036_854_775_808.0..9_223_372_036_854_775_808.0).contains(&ms) {
+        Ok(ms as i64)
+    } else {
+        Err(Reason::BadSeconds)
+    }
+}

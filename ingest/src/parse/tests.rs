@@ -10,12 +10,16 @@ thread_local! {
 }
 
 fn lenient(bytes: &[u8]) -> Exposition<'_> {
-    page(bytes, Mode::Lenient, Limits::default()).unwrap()
+    page(bytes, Format::Text, Mode::Lenient, Limits::default()).unwrap()
 }
 
 /// `name{a=b,...} value [@ts]` of every sample, for short expectations.
 fn shown(text: &str) -> Result<Vec<String>, String> {
-    let page = page(text.as_bytes(), Mode::Strict, Limits::default()).map_err(|e| e.to_string())?;
+    shown_as(text, Format::Text)
+}
+
+fn shown_as(text: &str, format: Format) -> Result<Vec<String>, String> {
+    let page = page(text.as_bytes(), format, Mode::Strict, Limits::default()).map_err(|e| e.to_string())?;
     let show = |s: &Sample<'_>| {
         let labels: Vec<_> = page.labels(s).iter().map(|l| format!("{}={}", l.name, l.value)).collect();
         let ts = s.ts_ms.map_or(String::new(), |t| format!(" @{t}"));
@@ -27,6 +31,61 @@ fn shown(text: &str) -> Result<Vec<String>, String> {
 #[track_caller]
 fn check(text: &str, expected: &str) {
     assert_eq!(shown(text).unwrap_or_else(|e| vec![format!("error: {e}")]).join(" | "), expected, "{text:?}");
+}
+
+/// One line of OpenMetrics, with its end mark behind it.
+#[track_caller]
+fn check_openmetrics(line: &str, expected: &str) {
+    let shown = shown_as(&format!("{line}\n# EOF\n"), Format::OpenMetrics);
+    assert_eq!(shown.unwrap_or_else(|e| vec![format!("error: {e}")]).join(" | "), expected, "{line:?}");
+}
+
+/// Beside the vectors: what those leave open.
+#[test]
+fn openmetrics_where_the_vectors_leave_a_choice() {
+    check_openmetrics(r#"a{b="c",} 1"#, "a{b=c} 1");
+    check_openmetrics(r#"a{b="x\"y\\z\nw\q"} 1"#, "a{b=x\"y\\z\nw\\q} 1");
+    check_openmetrics("a 1 1751328000.0004", "a{} 1 @1751328000000");
+    check_openmetrics("a 1 1751328000.0006", "a{} 1 @1751328000001");
+    check_openmetrics("a 1 1.5e3", "a{} 1 @1500000");
+    check_openmetrics("a 1 9223372036854776", "error: line 1, column 5: timestamp is not a number of seconds");
+    check_openmetrics("a 1 ", "error: line 1, column 4: text after the timestamp");
+    check_openmetrics("a 1 2 3", "error: line 1, column 7: text after the timestamp");
+    check_openmetrics("a 1 2 # {x=\"y\"} 3 4", "a{} 1 @2000");
+    check_openmetrics("a 1 # {x=\"y\",x=\"z\"} 3", "error: line 1, column 14: label name stands twice");
+    check_openmetrics("a 1 # {\"x\"} 3", "error: line 1, column 8: series has two metric names");
+    check_openmetrics("a 1 # {x=\"y\"}", "error: line 1, column 14: sample has no value");
+    check_openmetrics("a 1 # {x=\"y\"} 3 4 5", "error: line 1, column 18: text after the timestamp");
+    check_openmetrics("a{b=\"c\"} 1 #", "error: line 1, column 12: expected an exemplar, `# {labels} value`");
+    check_openmetrics("a\t1", "error: line 1, column 2: expected one space");
+    check_openmetrics("a-b 1", "error: line 1, column 2: bad metric name");
+    check_openmetrics("# UNIT a_watts watts", "");
+    check_openmetrics("# UNIT watts watts", "error: line 1, column 14: unit is not the end of the metric's name, after `_`");
+    check_openmetrics("# UNIT a_kwatts watts", "error: line 1, column 17: unit is not the end of the metric's name, after `_`");
+    check_openmetrics("# TYPE a gauge ", "error: line 1, column 10: unknown metric type");
+    check_openmetrics(
+        "# a comment",
+        "error: line 1, column 1: a line with `#` is `# HELP name text`, `# TYPE name type`, \
+                       `# UNIT name unit` or `# EOF`; OpenMetrics has no comments",
+    );
+    let text = "# HELP a l1\\nl2 \\\"b\\\"\n# TYPE a counter\na_total 1\n# EOF";
+    let page = page(text.as_bytes(), Format::OpenMetrics, Mode::Strict, Limits::default()).unwrap();
+    assert_eq!((page.help("a").as_deref(), page.metric_type("a")), (Some("l1\nl2 \"b\""), Some(MetricType::Counter)));
+    assert!(!page.unterminated, "the end mark says that the page is whole");
+}
+
+#[test]
+fn openmetrics_without_its_end_is_no_page_in_either_mode() {
+    for (text, line) in [("", 1), ("a 1\n", 1), ("a 1\nb", 2), ("a 1\n# EO", 2), ("a 1\n# EOF \nb 2\n", 3)] {
+        let lenient = page(text.as_bytes(), Format::OpenMetrics, Mode::Lenient, Limits::default());
+        let PageError::Cut(at) = lenient.unwrap_err() else { panic!("{text:?}") };
+        assert_eq!((at.line, at.reason), (line, Reason::NoEnd), "{text:?}");
+    }
+    // Bad lines are kept out as in text; what follows the end too. A carriage return behind the end mark is one of them.
+    let text = b"a 1\nb  2\nc 3\n# EOF\r\nd 4\n";
+    let read = page(text, Format::OpenMetrics, Mode::Lenient, Limits::default()).unwrap();
+    assert_eq!(read.samples.iter().map(|s| s.name.to_string()).collect::<Vec<_>>(), ["a", "c"]);
+    assert_eq!(read.rejects.by_reason, [("after_end", 1), ("carriage_return", 1), ("no_space", 1)].into());
 }
 
 /// What the prometheus-parse crate gets wrong, with the right answers; numbers as in the survey that found them.
@@ -66,7 +125,7 @@ fn what_prometheus_parse_gets_wrong() {
 #[test]
 fn help_and_type_are_kept_and_the_first_type_counts() {
     let text = "# HELP a l1\\nl2 b\\\\s \\q\na 1\n# TYPE a gauge\n# TYPE a counter\n# TYPE g gaugehistogram\n# TYPE u untyped\n# HELP e\n";
-    let page = page(text.as_bytes(), Mode::Strict, Limits::default()).unwrap();
+    let page = page(text.as_bytes(), Format::Text, Mode::Strict, Limits::default()).unwrap();
     assert_eq!(page.help("a").as_deref(), Some("l1\nl2 b\\s \\q")); // 21
     assert_eq!(page.metric_type("a"), Some(MetricType::Gauge)); // 25
     assert_eq!(page.metric_type("g"), Some(MetricType::GaugeHistogram)); // 27
@@ -139,10 +198,10 @@ fn values_are_read_as_go_reads_them() {
 #[test]
 fn every_limit_holds() {
     let small = Limits { page_bytes: 60, line_bytes: 20, labels_per_series: 2, samples: 2, rejects_kept: 1 };
-    let too_large = page(&[b'\n'; 61], Mode::Lenient, small);
+    let too_large = page(&[b'\n'; 61], Format::Text, Mode::Lenient, small);
     assert_eq!(too_large.unwrap_err(), PageError::TooLarge { bytes: 61, limit: 60 });
     let text = b"abcdefghijklmnopqrstu 1\na{b=\"\",c=\"\",d=\"\"} 1\na 1\nb 2\nc 3\n";
-    let read = page(text, Mode::Lenient, small).unwrap();
+    let read = page(text, Format::Text, Mode::Lenient, small).unwrap();
     assert_eq!(read.samples.len(), 2);
     assert_eq!(read.rejects.by_reason, [("line_too_long", 1), ("too_many_labels", 1), ("too_many_samples", 1)].into());
     assert_eq!((read.rejects.count, read.rejects.first.len()), (3, 1));
@@ -177,6 +236,11 @@ fn work_is_linear_on_hostile_input() {
         ("lines", |n| b"a{b=\"c\"} x\n".repeat(n / 11)),
         ("not utf-8", |n| b"a{b=\"\xff\"} 1\n".repeat(n / 11)),
         ("digits", |n| [b"a 1".to_vec(), b"1".repeat(n)].concat()),
+        ("blocks that are guessed wrong", |n| {
+            let long = "v".repeat(2_000);
+            let line = |i: usize| format!("a{{b=\"{long}{}\"}} 1\n", i * i % 7);
+            (0..n / 2_000).map(line).collect::<String>().into_bytes()
+        }),
         ("labels that look alike", |n| {
             let labels: String = (0..n / 10).map(|i| format!("a{:03}x{:02}=\"\",", i / 100 % 1000, i % 100)).collect();
             format!("a{{{labels}}} 1\n").into_bytes()
@@ -187,16 +251,45 @@ fn work_is_linear_on_hostile_input() {
         }),
     ];
     for (name, make) in shapes {
-        let cost = |n: usize| {
-            let bytes = make(n);
-            STEPS.with(|s| s.set(0));
-            let _ = lenient(&bytes);
-            STEPS.with(Cell::get) as f64 / bytes.len() as f64
-        };
-        let (small, large) = (cost(20_000), cost(640_000));
-        assert!(large <= small * 1.5 + 1.0, "{name}: {small} steps a byte, then {large}");
-        assert!(large < 20.0, "{name}: {large} steps a byte");
+        for (format, remembering) in [(Format::Text, false), (Format::Text, true), (Format::OpenMetrics, true)] {
+            let cost = |n: usize| {
+                let bytes = make(n);
+                let mut memory = Memory::new(if remembering { n / 2 } else { 0 });
+                STEPS.with(|s| s.set(0));
+                for _ in 0..3 {
+                    let _ = each_remembering(&bytes, format, Mode::Lenient, Limits::default(), &mut memory, |_, _| {});
+                }
+                STEPS.with(Cell::get) as f64 / bytes.len() as f64 / 3.0
+            };
+            let (small, large) = (cost(20_000), cost(640_000));
+            assert!(large <= small * 1.5 + 1.0, "{name}, {format:?}, {remembering}: {small} steps a byte, then {large}");
+            assert!(large < 20.0, "{name}, {format:?}, {remembering}: {large} steps a byte");
+        }
     }
+}
+
+/// A page through a memory, with labels looked up where they are known by number.
+fn remembered(memory: &mut Memory, blocks: &mut Vec<Vec<(String, String)>>, bytes: &[u8], format: Format) -> String {
+    let mut out = Vec::new();
+    let summary = each_remembering(bytes, format, Mode::Lenient, Limits::default(), memory, |item, labels| {
+        let labels = match labels {
+            Labels::Known(number) => blocks[number as usize].clone(),
+            Labels::Read(labels, number) => {
+                let labels: Vec<_> = labels.iter().map(|l| (l.name.to_string(), l.value.to_string())).collect();
+                if let Some(number) = number {
+                    blocks.truncate(number as usize);
+                    assert_eq!(blocks.len(), number as usize, "numbers grow by one");
+                    blocks.push(labels.clone());
+                }
+                labels
+            }
+        };
+        out.push(match item {
+            Item::Sample(s) => format!("{} {labels:?} {} {} {:?} {}", s.name, s.value, s.raw, s.ts_ms, s.line),
+            Item::Meta(meta) => format!("{meta:?}"),
+        });
+    });
+    format!("{out:?} {summary:?}")
 }
 
 /// Name, labels, value, timestamp.
@@ -240,7 +333,8 @@ proptest! {
     #[test]
     fn any_bytes_are_read_without_panic(bytes: Vec<u8>) {
         let read = lenient(&bytes);
-        let strict = page(&bytes, Mode::Strict, Limits::default());
+        let _ = page(&bytes, Format::OpenMetrics, Mode::Lenient, Limits::default());
+        let strict = page(&bytes, Format::Text, Mode::Strict, Limits::default());
         // The two modes agree: strict refuses exactly the pages that have a bad line, at the first of them.
         match strict {
             Ok(strict) => prop_assert_eq!((read.rejects.count, read.samples.len()), (0, strict.samples.len())),
@@ -259,10 +353,28 @@ proptest! {
         }
     }
 
+    /// Whatever pages a target gives, one after the other: a memory changes nothing of what is read.
+    #[test]
+    fn a_memory_changes_nothing(
+        pages in proptest::collection::vec(
+            (any::<bool>(), "((a|b|\\{\"c\",l=\"1\"\\})?( ?\\{(l=\"[12]{0,2}\",?)?( m=\"x\\\\\\\\\")?( ?n=\"y\" )?\\})?( 1| 2 3|x)?\n|# EOF\n){0,12}"),
+            0..8,
+        ),
+        limit in prop_oneof![Just(0_usize), 5..40_usize, Just(10_000)],
+    ) {
+        let mut memory = Memory::new(limit);
+        let mut blocks = Vec::new();
+        for (openmetrics, text) in pages {
+            let format = if openmetrics { Format::OpenMetrics } else { Format::Text };
+            let fresh = remembered(&mut Memory::new(0), &mut Vec::new(), text.as_bytes(), format);
+            prop_assert_eq!(remembered(&mut memory, &mut blocks, text.as_bytes(), format), fresh);
+        }
+    }
+
     #[test]
     fn what_is_written_is_read_back(samples in proptest::collection::vec(any_sample(), 0..8)) {
         let text = render(&samples);
-        let page = page(text.as_bytes(), Mode::Strict, Limits::default()).unwrap();
+        let page = page(text.as_bytes(), Format::Text, Mode::Strict, Limits::default()).unwrap();
         let read: Vec<_> = page.samples.iter().map(|s| {
             let labels: Vec<_> = page.labels(s).iter().map(|l| (l.name.to_string(), l.value.to_string())).collect();
             (s.name.to_string(), labels, s.value.to_bits(), s.ts_ms)
@@ -272,30 +384,82 @@ proptest! {
         prop_assert_eq!(read, written);
     }
 
-    /// On the subset that prometheus-parse reads right (simple label values, no escapes) both say the same.
+    /// On the subset that prometheus-parse reads right both say the same of whole pages: names without colons, labels without
+    /// commas, equal signs, closing braces and escapes in their values and without blanks around them; all values and
+    /// timestamps, blanks and tabs, blank lines, comments, HELP and TYPE before their samples, a last line without its feed.
     #[test]
     fn agrees_with_prometheus_parse_where_that_is_right(
-        samples in proptest::collection::vec(
-            ("[a-z_][a-z0-9_]{0,8}", proptest::collection::btree_map("[a-z_][a-z0-9_]{0,5}", "[A-Za-z0-9 ./#{-]{1,9}", 1..5),
-             prop_oneof![any::<f64>().prop_filter("that crate's regex has no sign for NaN", |v| !v.is_nan()), any::<i32>().prop_map(f64::from)],
-             0..2_000_000_000_000_i64),
-            0..10)
+        types in proptest::collection::btree_map("[a-c]", prop_oneof![Just("counter"), Just("gauge"), Just("untyped")], 0..3),
+        lines in proptest::collection::vec(
+            prop_oneof![
+                1 => "[ \t]{0,3}",
+                1 => "#[a-z ]{0,9}",
+                1 => "# HELP [a-c] [a-z]{1,9}",
+                8 => (
+                    "[a-c]|[a-z_][a-z0-9_]{0,8}",
+                    "(\\{[a-z_][a-z0-9_]{0,5}=\"[A-Za-z0-9äλ ./#\\{:;-]{1,9}\"(,Zz=\"[A-Z#]{1,3}\")?,?\\})?",
+                    "[ \t]{1,2}",
+                    "NaN|[+-]?Inf|[+-]?[0-9]{1,20}(\\.[0-9]{1,9})?(e[+-]?[0-9]{1,2})?",
+                    prop_oneof![Just(None), (-99_999_999_999_i64..2_000_000_000_000).prop_map(Some)],
+                    "[ \t]{0,2}",
+                ).prop_map(|(name, labels, blanks, value, ts, end)| {
+                    let ts = ts.map_or(String::new(), |ts| format!("{blanks}{ts}"));
+                    format!("{name}{labels}{blanks}{value}{ts}{end}")
+                }),
+            ],
+            0..12,
+        ),
+        terminated: bool,
     ) {
-        let samples: Vec<_> = samples.into_iter().map(|(n, l, v, t)| (n, l.into_iter().collect::<Vec<_>>(), v, Some(t))).collect();
-        let text = render(&samples);
-        let theirs = prometheus_parse::Scrape::parse(text.lines().map(|l| Ok(l.to_owned()))).unwrap();
-        let ours = page(text.as_bytes(), Mode::Strict, Limits::default()).unwrap();
-        prop_assert_eq!(ours.samples.len(), theirs.samples.len());
-        for (our, their) in ours.samples.iter().zip(&theirs.samples) {
-            prop_assert_eq!(our.name.get(), their.metric.as_str());
-            let prometheus_parse::Value::Untyped(value) = their.value else { panic!("no TYPE lines here") };
-            prop_assert_eq!(our.value.to_bits(), value.to_bits());
-            prop_assert_eq!(our.ts_ms, Some(their.timestamp.timestamp_millis()));
-            let mut labels: Vec<_> = their.labels.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
-            labels.sort();
-            let mut mine: Vec<_> = ours.labels(our).iter().map(|l| (l.name.to_string(), l.value.to_string())).collect();
-            mine.sort();
-            prop_assert_eq!(labels, mine);
-        }
+        let head: String = types.iter().map(|(name, kind)| format!("# TYPE {name} {kind}\n")).collect();
+        let text = head + &lines.join("\n") + if terminated { "\n" } else { "" };
+        // What has no timestamp is at the time of the scrape there, and without one here.
+        let scraped = prometheus_parse::Scrape::parse(["t 1 4000000000000".to_owned()].map(Ok).into_iter()).unwrap().samples[0].timestamp;
+        let theirs = prometheus_parse::Scrape::parse_at(text.lines().map(|l| Ok(l.to_owned())), scraped).unwrap();
+        let ours = page(text.as_bytes(), Format::Text, Mode::Strict, Limits::default()).unwrap();
+        let theirs: Vec<_> = theirs.samples.iter().map(|s| {
+            let (kind, value) = match s.value {
+                prometheus_parse::Value::Counter(value) => (Some("counter"), value),
+                prometheus_parse::Value::Gauge(value) => (Some("gauge"), value),
+                prometheus_parse::Value::Untyped(value) => (None, value),
+                ref other => panic!("{other:?} is declared nowhere"),
+            };
+            let labels: std::collections::BTreeMap<_, _> = s.labels.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
+            let ts = Some(s.timestamp).filter(|ts| *ts != scraped).map(|ts| ts.timestamp_millis());
+            format!("{} {kind:?} {labels:?} {:x} {ts:?}", s.metric, value.to_bits())
+        }).collect();
+        let ours: Vec<_> = ours.samples.iter().map(|s| {
+            let kind = match ours.metric_type(&s.name.get()) {
+                Some(MetricType::Counter) => Some("counter"),
+                Some(MetricType::Gauge) => Some("gauge"),
+                _ => None,
+            };
+            let labels: std::collections::BTreeMap<_, _> =
+                ours.labels(s).iter().map(|l| (l.name.to_string(), l.value.to_string())).collect();
+            format!("{} {kind:?} {labels:?} {:x} {:?}", s.name, s.value.to_bits(), s.ts_ms)
+        }).collect();
+        prop_assert_eq!(ours, theirs);
     }
+}
+
+#[test]
+fn what_repeats_is_known_and_what_is_changed_is_read() {
+    let known = |memory: &mut Memory, text: &str| {
+        let mut known = String::new();
+        let visit = |item: Item<'_>, labels: Labels<'_, '_>| match (item, labels) {
+            (Item::Meta(_), _) => {}
+            (_, Labels::Known(number)) => known.push_str(&number.to_string()),
+            (_, Labels::Read(_, Some(_))) => known.push('+'),
+            (_, Labels::Read(_, None)) => known.push('-'),
+        };
+        each_remembering(text.as_bytes(), Format::Text, Mode::Lenient, Limits::default(), memory, visit).unwrap();
+        known
+    };
+    let mut memory = Memory::new(40);
+    let text = "a{l=\"0\"} 1\na{l=\"1\"} 1\nb{l=\"0\"} 1\nb{l=\"1\"} 1\nc 5\n{\"d\",l=\"0\"} 1\n";
+    assert_eq!(known(&mut memory, text), "++01--");
+    assert_eq!(known(&mut memory, text), "0101--");
+    assert_eq!(known(&mut memory, "a{l=\"2\"} 1\na{l=\"0\"} x\na{l=\"0\"} 1\n"), "+0", "of bad lines nothing is taken");
+    assert_eq!(known(&mut memory, "a{l=\"much too long for what is left of it\"} 1\na{l=\"0\"} 1\n"), "-0");
+    assert_eq!(known(&mut memory, text), "++01--", "what was full begins anew");
 }

@@ -194,7 +194,7 @@ async fn a_running_agent_says_that_it_is_ready_and_what_it_did() {
     let page = get("/metrics").await.unwrap();
     let value = |name: &str| page.lines().find_map(|l| l.strip_prefix(name)?.trim().parse::<f64>().ok());
     assert!(value("strandline_ingest_rounds_total{status=\"ok\"} ").is_some_and(|n| n >= 1.0), "{page}");
-    assert!(value("strandline_ingest_bad_lines_total ").is_some_and(|n| n >= 1.0), "{page}");
+    assert!(value("strandline_ingest_bad_lines_total{reason=\"open_brace\"} ").is_some_and(|n| n >= 1.0), "{page}");
     // Our own page is one that we can read.
     let read = ingest::page::read(page.as_bytes(), None, &Default::default()).unwrap();
     assert_eq!(read.counts.bad_lines, 0);

@@ -61,7 +61,12 @@ impl Exporter {
     }
 
     fn error(&self, status: &str) {
-        *self.answer.lock().unwrap() = format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n");
+        self.answer(format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n"));
+    }
+
+    /// A whole answer, head and all.
+    pub fn answer(&self, answer: String) {
+        *self.answer.lock().unwrap() = answer;
     }
 }
 
@@ -164,12 +169,12 @@ impl World {
     }
 }
 
-fn open_log(dir: &Path) -> Log {
+pub fn open_log(dir: &Path) -> Log {
     let spec = |name| TopicSpec { name, partitions: 1 };
     Log::open(&dir.join("log"), &[SAMPLES, ALLOCATIONS, NODES].map(spec), local::Options::default()).unwrap()
 }
 
-fn topics(log: &Log) -> Topics {
+pub fn topics(log: &Log) -> Topics {
     Topics {
         samples: log.topic(SAMPLES).unwrap(),
         allocations: log.topic(ALLOCATIONS).unwrap(),
@@ -177,7 +182,7 @@ fn topics(log: &Log) -> Topics {
     }
 }
 
-fn all(log: &Log) -> Vec<Arc<dyn Topic>> {
+pub fn all(log: &Log) -> Vec<Arc<dyn Topic>> {
     [SAMPLES, ALLOCATIONS, NODES].map(|name| log.topic(name).unwrap() as Arc<dyn Topic>).to_vec()
 }
 
@@ -274,6 +279,36 @@ async fn rounds_become_closed_hours_with_holders_failures_and_rejects() {
     assert_eq!(self::closer(lake.clone()).close(at(3600), at(3700)).unwrap().parts, Default::default());
     assert_eq!(closer.close(at(7200), at(7300)).unwrap().parts.len(), 2, "scrapes and gpu_samples of the second hour");
     assert_eq!(closed(&lake, "scrapes", &["at"]).len(), 6);
+}
+
+/// A4: values that an exporter repeats because it collects more slowly are samples, and every round, failed ones too, carries
+/// what the horizon is made of.
+#[tokio::test]
+async fn an_exporter_that_collects_every_30_s_gives_a_sample_every_15_s() {
+    let world = World::new().await;
+    let log = world.log();
+    let mut options = Options::new("reef");
+    options.collect_interval_ms = Some(30_000);
+    let target = Target { node: "dune-1".into(), address: world.exporter.address.parse().unwrap(), podres_socket: None };
+    let mut agent = Agent::new(options, vec![target], topics(&log), Arc::new(VirtualClock::at(at(0)))).unwrap();
+    for (seconds, util) in [(0, Some(70)), (15, Some(70)), (30, Some(20)), (45, Some(20)), (60, None), (75, Some(20))] {
+        match util {
+            Some(util) => world.exporter.page(&page(&["GPU-a"], util)),
+            None => world.exporter.error("503 Busy"),
+        }
+        agent.round(at(seconds)).await.unwrap();
+    }
+    world.sink(&log).flush(at(3700)).unwrap();
+    closer(world.lake()).close(at(3600), at(3700)).unwrap();
+    assert_eq!(
+        closed(&world.lake(), "gpu_samples", &["at", "dev_gpu_util"]),
+        ["0 70", "15 70", "30 20", "45 20", "75 20"],
+        "equal values are not dropped: nothing tells a steady load from a repeated value"
+    );
+    let scrapes = closed(&world.lake(), "scrapes", &["at", "status", "interval_ms", "collect_interval_ms"]);
+    assert_eq!(scrapes.len(), 6);
+    assert!(scrapes.iter().all(|row| row.ends_with(" 15000 30000")), "{scrapes:?}");
+    assert!(scrapes.contains(&"60 http_5xx 15000 30000".to_owned()), "{scrapes:?}");
 }
 
 #[tokio::test]

@@ -462,6 +462,19 @@ fn a_page_in_conflict_with_itself_says_so_where_it_is_used() {
     assert_eq!(lines(facts), ["A u1 3600000 conflict,no_inventory"]);
 }
 
+/// A4: max(5/2 x scrape interval, scrape + collect interval where that is known), by what the node's own rounds say.
+#[test]
+fn the_horizon_of_a_node_is_what_its_rounds_say() {
+    for (interval, collect, horizon) in
+        [(15_000, None, 37_500), (15_000, Some(10_000), 37_500), (15_000, Some(30_000), 45_000), (60_000, Some(30_000), 150_000)]
+    {
+        let round = on("n1").set("at", at(0)).set("source", "s").set("status", "ok").set("interval_ms", interval);
+        let mut facts = Facts::default();
+        add(&mut facts, Source::Scrapes, "scrapes", &[round.maybe("collect_interval_ms", collect)]);
+        assert_eq!(facts.into_nodes()[0].inputs.rules.horizon_ms, horizon, "{interval} {collect:?}");
+    }
+}
+
 #[test]
 fn the_state_of_a_holding_observed_last_stands_whichever_came_first() {
     let open = held().set("observed_at", at(100)).set("revision", 1);

@@ -11,20 +11,21 @@ fn run(kind: &str) -> Ran {
 }
 
 #[test]
-fn every_case_that_is_built_passes() {
-    for (kind, code, last, not_built) in [
-        ("accounting", 0, "194 passed, 0 failed", 0),
-        ("podresources", 0, "41 passed, 0 failed", 0),
-        // OpenMetrics is not built yet.
-        ("exposition", 2, "172 passed, 0 failed", 98),
-        ("meters", 0, "43 passed, 0 failed", 0),
-        ("allocation", 0, "39 passed, 0 failed", 0),
-        ("money", 0, "88 passed, 0 failed", 0),
+fn every_case_passes_but_for_those_decided_otherwise() {
+    for (kind, last, otherwise) in [
+        ("accounting", "194 passed, 0 failed", 0),
+        ("podresources", "41 passed, 0 failed", 0),
+        // Rules of OpenMetrics' metric types, which Prometheus does not enforce either: docs/exposition.md.
+        ("exposition", "252 passed, 0 failed", 18),
+        ("meters", "43 passed, 0 failed", 0),
+        ("allocation", "39 passed, 0 failed", 0),
+        ("money", "88 passed, 0 failed", 0),
     ] {
         let ran = run(kind);
         assert_eq!(ran.out.lines().last(), Some(last), "{kind}: {}", ran.out);
-        assert_eq!(ran.code, code, "{kind}");
-        assert_eq!(ran.out.lines().filter(|line| line.starts_with("not built: ")).count(), not_built, "{kind}");
+        assert_eq!(ran.code, 0, "{kind}");
+        let decided = ran.out.lines().filter(|line| line.starts_with("DISPUTED, decided otherwise: "));
+        assert_eq!(decided.count(), otherwise, "{kind}");
     }
 }
 
