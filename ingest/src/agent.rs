@@ -18,6 +18,7 @@ use crate::publish;
 use crate::scrape::{Address, Body, ScrapeFault, Scraper};
 use crate::sightings::Sightings;
 use crate::transport::{Record, Topic, TransportError};
+use attribution::holders::SliceDevice;
 use attribution::podres;
 use schemas::Timestamp;
 use schemas::proto::{Allocation, Device, Holding, Message, Node, ScrapeRound, allocation};
@@ -196,6 +197,7 @@ pub struct Agent {
     outbox: Vec<Record>,
     /// Whether there was a state file.
     remembered: bool,
+    skew_ms: Option<i64>,
 }
 
 /// A target and what is remembered of it.
@@ -295,7 +297,7 @@ impl Agent {
             .iter()
             .filter_map(|(key, at_ms, hex)| Some(Record { key: key.clone().into_bytes(), value: from_hex(hex)?, at_ms: *at_ms }));
         let scraper = Scraper::new(options.timeout, options.max_body_bytes);
-        Ok(Agent { scraper, topics, clock, targets: known, outbox: outbox.collect(), options, remembered })
+        Ok(Agent { scraper, topics, clock, targets: known, outbox: outbox.collect(), options, remembered, skew_ms: None })
     }
 
     /// Where there was no state file: takes up the sightings that this agent's own log tells of. Returns how many go on. Once,
@@ -402,6 +404,19 @@ impl Agent {
         if let Some(known) = self.targets.get_mut(index) {
             known.inventory = Inventory::of(node);
         }
+    }
+
+    /// Takes the devices of the ResourceSlices of target number `index`'s node: claims name devices by them.
+    pub fn know_slices(&mut self, index: usize, slices: Vec<SliceDevice>) {
+        if let Some(known) = self.targets.get_mut(index) {
+            known.memory.set_slices(slices);
+        }
+    }
+
+    /// Takes by how much this agent's clock, which dates rounds, is ahead of the API server's, in ms; none: it is not known. Rounds
+    /// from now on carry it.
+    pub fn know_skew(&mut self, skew_ms: Option<i64>) {
+        self.skew_ms = skew_ms;
     }
 
     /// Takes a page that was recorded at `at` as if target number `index` had answered with it, and the kubelet with `answer`.
@@ -521,6 +536,7 @@ impl Agent {
             status: ScrapeStatus::Ok.as_str().to_owned(),
             interval_ms: self.options.interval_ms,
             collect_interval_ms: self.options.collect_interval_ms,
+            skew_ms: self.skew_ms,
             ..ScrapeRound::default()
         }
     }

@@ -370,19 +370,19 @@ fn target(node: &str, address: &str, podres_socket: Option<PathBuf>) -> Result<a
 }
 
 /// Resource names: `nvidia.com/mig-*` is a beginning, anything else a whole name.
-fn names(given: Option<Vec<String>>) -> ResourceNames {
+pub(crate) fn names(given: Option<Vec<String>>) -> ResourceNames {
     let Some(given) = given else { return ResourceNames::default() };
     let (prefixes, exact): (Vec<String>, Vec<String>) = given.into_iter().partition(|name| name.ends_with('*'));
     let prefixes = prefixes.into_iter().map(|p| p.trim_end_matches('*').to_owned()).collect();
     ResourceNames { exact, prefixes, ..ResourceNames::default() }
 }
 
-fn positive(key: &'static str, value: i64) -> Result<(), ConfigError> {
+pub(crate) fn positive(key: &'static str, value: i64) -> Result<(), ConfigError> {
     if value > 0 { Ok(()) } else { Err(ConfigError::Bad { key, reason: "must be more than nothing".to_owned() }) }
 }
 
 /// Reads a file, refusing keys that nobody reads. `lists` names keys that hold lists of mappings, and their keys.
-fn read<T: Default + for<'de> Deserialize<'de>>(
+pub(crate) fn read<T: Default + for<'de> Deserialize<'de>>(
     path: Option<&Path>,
     known: &'static [&'static str],
     lists: &[(&str, &'static [&'static str])],

@@ -4,17 +4,21 @@
 //! target ──scrape──> parse ──> page ──> join <── kubelet pod-resources
 //!                                        └──> publish ──> transport ──> sink ──> hot files ──close──> closed hours
 //! agent: scrape to publish, one round at a time            sink, close: the other half, from the log alone
+//!
+//! API server ──watches──> allocations ──> transport: holdings, demand and inventory, from one process a cluster
 //! ```
 //!
 //! Modules in reading order: [`scrape`], [`parse`], [`page`], [`join`], [`sightings`], [`publish`], [`agent`] (a round, whole);
-//! [`transport`]; [`rows`], [`sink`], [`close`]; [`clock`], [`config`], [`run`] (the loops that wait);
+//! [`discover`]; [`allocations`]; [`transport`]; [`rows`], [`sink`], [`close`]; [`clock`], [`config`], [`run`] (the loops that wait);
 //! [`conformance`].
 
 pub mod agent;
+pub mod allocations;
 pub mod clock;
 pub mod close;
 pub mod config;
 pub mod conformance;
+pub mod discover;
 pub mod join;
 pub mod page;
 pub mod parse;
