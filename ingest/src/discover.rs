@@ -210,11 +210,11 @@ mod tests {
             pod("path", r#""prometheus.io/path":"/a b""#, "", "", RUNS),
             pod("scheme", r#""prometheus.io/scheme":"ftp""#, "", "", RUNS),
             pod("ip", "", "", "", r#""phase":"Running","podIP":"evil/../x""#),
-            "[]".to_owned(),
+            "{".to_owned(),
             pod("good", "", "", "", RUNS),
             pod("twice", "", "", "", RUNS),
         ];
-        let refused = ["give a number", "begins with /", "give http or https", "no address", "invalid"];
+        let refused = ["give a number", "begins with /", "give http or https", "no address", "EOF"];
         check(&pods, &[("n1", "http://10.0.0.7:9400/metrics")], &refused);
     }
 }

@@ -191,17 +191,18 @@ impl Api {
     /// Sets up a connection by `kubeconfig`, else by the service account of this pod, else by `KUBECONFIG`. Nothing is asked yet.
     /// Must be called inside a tokio runtime.
     pub async fn connect(kubeconfig: Option<&Path>, now: Now, limit: Duration) -> Result<Self, ApiError> {
-        let wrong = |error: Box<dyn std::error::Error + Send + Sync>| ApiError::Config(error);
         let mut config = match kubeconfig {
             Some(path) => {
-                let file = Kubeconfig::read_from(path).map_err(|e| wrong(e.into()))?;
-                Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.map_err(|e| wrong(e.into()))?
+                let file = Kubeconfig::read_from(path).map_err(|e| ApiError::Config(e.into()))?;
+                Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
+                    .await
+                    .map_err(|e| ApiError::Config(e.into()))?
             }
-            None => Config::infer().await.map_err(|e| wrong(e.into()))?,
+            None => Config::infer().await.map_err(|e| ApiError::Config(e.into()))?,
         };
         // Who calls decides when to try again.
         config.default_retry = false;
-        let client = Client::try_from(config).map_err(|e| wrong(e.into()))?;
+        let client = Client::try_from(config).map_err(|e| ApiError::Config(e.into()))?;
         Ok(Self { client, now, clock: Arc::default(), limit })
     }
 
