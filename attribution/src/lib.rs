@@ -6,12 +6,16 @@
 //! API server ──pod and node events──> pods: holdings by number, demand, inventory
 //! ```
 //!
-//! Pure but for the client in [`podres`]. Modules in reading order: [`ids`], [`holders`], [`podres`], [`pods`], [`conformance`].
+//! Pure but for the clients: [`podres`] of the kubelet, and `watch` of the API server behind feature `kube`. Modules in reading
+//! order: [`ids`], [`holders`], [`podres`], [`pods`], [`slices`], `watch`, [`conformance`].
 
 pub mod conformance;
 pub mod holders;
 pub mod ids;
 pub mod podres;
 pub mod pods;
+pub mod slices;
+#[cfg(feature = "kube")]
+pub mod watch;
 
 pub use holders::{Held, Holders, Known, NodeGpu, ResourceNames};

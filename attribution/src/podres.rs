@@ -32,8 +32,10 @@ pub enum PodresError {
     #[error("`{}` cannot be the address of a unix socket", .0.display())]
     BadPath(PathBuf),
     /// The call failed or was refused.
-    #[error("the kubelet at {} refused pod-resources List ({code}): {message}", .socket.display())]
+    #[error("the kubelet at {} refused pod-resources {call} ({code}): {message}", .socket.display())]
     Refused {
+        /// List, Get or GetAllocatableResources.
+        call: &'static str,
         /// The socket.
         socket: PathBuf,
         /// gRPC code.
@@ -82,26 +84,43 @@ impl Client {
     /// Every pod of the node with its devices.
     pub async fn list(&mut self) -> Result<v1::ListPodResourcesResponse, PodresError> {
         let (client, socket, timeout) = (&mut self.inner, &self.socket, self.timeout);
-        answer(socket, timeout, client.list(v1::ListPodResourcesRequest {})).await
+        answer(socket, timeout, "List", client.list(v1::ListPodResourcesRequest {})).await
+    }
+
+    /// The devices of one pod; none where the kubelet does not know it, or is older than this call: then [`Self::list`] says.
+    pub async fn get(&mut self, namespace: &str, pod: &str) -> Result<Option<v1::PodResources>, PodresError> {
+        let (client, socket, timeout) = (&mut self.inner, &self.socket, self.timeout);
+        let request = v1::GetPodResourcesRequest { pod_name: pod.to_owned(), pod_namespace: namespace.to_owned() };
+        match answer(socket, timeout, "Get", client.get(request)).await {
+            Ok(found) => Ok(found.pod_resources),
+            // The kubelet wraps every reason in Unknown.
+            Err(PodresError::Refused {
+                code: tonic::Code::Unimplemented | tonic::Code::Unknown | tonic::Code::NotFound, ..
+            }) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// The node's healthy devices, held or not; an unhealthy GPU is not among them.
     pub async fn allocatable(&mut self) -> Result<v1::AllocatableResourcesResponse, PodresError> {
         let (client, socket, timeout) = (&mut self.inner, &self.socket, self.timeout);
-        answer(socket, timeout, client.get_allocatable_resources(v1::AllocatableResourcesRequest {})).await
+        let asked = client.get_allocatable_resources(v1::AllocatableResourcesRequest {});
+        answer(socket, timeout, "GetAllocatableResources", asked).await
     }
 }
 
 async fn answer<T>(
     socket: &Path,
     timeout: Duration,
+    name: &'static str,
     call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
 ) -> Result<T, PodresError> {
     match tokio::time::timeout(timeout, call).await {
         Ok(Ok(response)) => Ok(response.into_inner()),
         Ok(Err(_)) if !socket.exists() => Err(PodresError::NoSocket(socket.to_owned())),
         Ok(Err(status)) => {
-            Err(PodresError::Refused { socket: socket.to_owned(), code: status.code(), message: status.message().to_owned() })
+            let message = status.message().to_owned();
+            Err(PodresError::Refused { call: name, socket: socket.to_owned(), code: status.code(), message })
         }
         Err(_) => Err(PodresError::Timeout { socket: socket.to_owned(), timeout }),
     }

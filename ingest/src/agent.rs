@@ -21,6 +21,7 @@ use crate::schedule::Schedule;
 use crate::scrape::{Address, Body, ScrapeFault, Scraper};
 use crate::sightings::Sightings;
 use crate::transport::{Record, Topic, TransportError};
+use attribution::holders::SliceDevice;
 use attribution::podres;
 use schemas::Timestamp;
 use schemas::proto::{Allocation, Device, Holding, Message, Node, ScrapeRound, allocation};
@@ -224,6 +225,7 @@ pub struct Agent {
     outbox: Vec<Record>,
     /// Whether there was a state file.
     remembered: bool,
+    skew_ms: Option<i64>,
 }
 
 /// A target and what is remembered of it.
@@ -326,6 +328,7 @@ impl Agent {
             topics,
             clock,
             remembered,
+            skew_ms: None,
         };
         agent.change(agent.options.clone(), targets)?;
         Ok(agent)
@@ -422,6 +425,19 @@ impl Agent {
         if let Some(Some(known)) = self.targets.get_mut(index) {
             known.inventory = Inventory::of(node);
         }
+    }
+
+    /// Takes the devices of the ResourceSlices of target number `index`'s node: claims name devices by them.
+    pub fn know_slices(&mut self, index: usize, slices: Vec<SliceDevice>) {
+        if let Some(known) = self.targets.get_mut(index) {
+            known.memory.set_slices(slices);
+        }
+    }
+
+    /// Takes by how much this agent's clock, which dates rounds, is ahead of the API server's, in ms; none: it is not known. Rounds
+    /// from now on carry it.
+    pub fn know_skew(&mut self, skew_ms: Option<i64>) {
+        self.skew_ms = skew_ms;
     }
 
     /// Takes a page that was recorded at `at` as if target number `index` had answered with it, and the kubelet with `answer`.
@@ -543,6 +559,7 @@ impl Agent {
             status: ScrapeStatus::Ok.as_str().to_owned(),
             interval_ms: self.options.interval_ms,
             collect_interval_ms: self.options.collect_interval_ms,
+            skew_ms: self.skew_ms,
             ..ScrapeRound::default()
         })
     }

@@ -240,6 +240,7 @@ const AGENT_KEYS: &[&str] = &[
 ];
 /// Keys of what stands below a key, wherever that is: a mapping, or a list of them.
 const KEYS_BELOW: &[(&str, &[&str])] = &[
+    ("team", crate::allocations::config::TEAM_KEYS),
     ("targets", &["node", "address", "podres_socket", "basic_auth", "authorization", "tls_config", "enable_compression"]),
     ("file_sd_configs", &["files", "refresh_interval"]),
     ("basic_auth", &["username", "password", "password_file"]),
@@ -482,19 +483,22 @@ fn target(node: &str, address: &str, podres_socket: Option<PathBuf>, defaults: &
 }
 
 /// Resource names: `nvidia.com/mig-*` is a beginning, anything else a whole name.
-fn names(given: Option<Vec<String>>) -> ResourceNames {
+pub(crate) fn names(given: Option<Vec<String>>) -> ResourceNames {
     let Some(given) = given else { return ResourceNames::default() };
     let (prefixes, exact): (Vec<String>, Vec<String>) = given.into_iter().partition(|name| name.ends_with('*'));
     let prefixes = prefixes.into_iter().map(|p| p.trim_end_matches('*').to_owned()).collect();
     ResourceNames { exact, prefixes, ..ResourceNames::default() }
 }
 
-fn positive(key: &'static str, value: i64) -> Result<(), ConfigError> {
+pub(crate) fn positive(key: &'static str, value: i64) -> Result<(), ConfigError> {
     if value > 0 { Ok(()) } else { Err(ConfigError::Bad { key, reason: "must be more than nothing".to_owned() }) }
 }
 
 /// Reads a file, refusing keys that nobody reads.
-fn read<T: Default + for<'de> Deserialize<'de>>(path: Option<&Path>, known: &'static [&'static str]) -> Result<T, ConfigError> {
+pub(crate) fn read<T: Default + for<'de> Deserialize<'de>>(
+    path: Option<&Path>,
+    known: &'static [&'static str],
+) -> Result<T, ConfigError> {
     let Some(path) = path else { return Ok(T::default()) };
     let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
     let yaml = |e: serde_yaml_ng::Error| ConfigError::Yaml { path: path.to_owned(), reason: e.to_string() };

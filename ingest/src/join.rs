@@ -11,7 +11,7 @@
 //! something else than the kubelet are data, and each says so in its row.
 
 use crate::page::{Device, Page, PagePod};
-use attribution::holders::{self, NodeInstance};
+use attribution::holders::{self, NodeInstance, SliceDevice};
 use attribution::ids::{Target, shape};
 use attribution::podres::v1::ListPodResourcesResponse;
 use attribution::{Held, Holders, Known, NodeGpu, ResourceNames};
@@ -30,6 +30,8 @@ pub const FROM_LABELS: &str = "from_labels";
 pub struct Memory {
     /// Its GPUs, as pages have shown them.
     gpus: BTreeMap<String, NodeGpu>,
+    /// Devices of its ResourceSlices, which claims name.
+    slices: Vec<SliceDevice>,
     /// The last good listing, resolved, and when it was made.
     last_good: Option<(Timestamp, Holders)>,
 }
@@ -89,7 +91,7 @@ pub fn owners(memory: &mut Memory, page: Option<&mut Page>, answer: Answer, at: 
             Joined::default()
         }
         Answer::Listed(list) => {
-            let known = Known { gpus: memory.gpus_with_listed(&list), ..Known::default() };
+            let known = Known { gpus: memory.gpus_with_listed(&list), slices: memory.slices.clone(), ..Known::default() };
             let found = holders::holders(&list, &known, &options.names);
             let mut joined = Joined { unmatched: unmatched(&found, &list, page, have_page), ..Joined::default() };
             if found.held.is_empty() && !joined.unmatched.is_empty() {
@@ -197,6 +199,11 @@ fn gpu_like(id: &str) -> bool {
 }
 
 impl Memory {
+    /// Takes the devices of the node's ResourceSlices as they are now; those before are forgotten.
+    pub fn set_slices(&mut self, slices: Vec<SliceDevice>) {
+        self.slices = slices;
+    }
+
     /// Adds the devices of a page. They stay known when a later page lacks them: the kubelet may still name them.
     fn learn(&mut self, devices: &[Device]) {
         for device in devices {
@@ -261,7 +268,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::page;
-    use attribution::podres::v1::{ContainerDevices, ContainerResources, PodResources};
+    use attribution::podres::v1::{ClaimResource, ContainerDevices, ContainerResources, DynamicResource, PodResources};
 
     fn page_of(text: &str) -> Page {
         page::read(text.as_bytes(), None, &page::Options::default()).unwrap()
@@ -364,6 +371,34 @@ mod tests {
         let answer = list(&[("p", GPU, &["nvidia1"]), ("q", GPU, &["nvidia0/gi2"])]);
         let (page, joined) = join(&mut Memory::default(), &text, answer, 0);
         assert_eq!((pods(&page, 0), pods(&page, 1), joined.unmatched), (vec!["p"], vec!["q"], vec![]));
+    }
+
+    #[test]
+    fn claims_lead_to_devices_by_the_nodes_slices() {
+        let result = ClaimResource {
+            driver_name: "gpu.nvidia.com".into(),
+            pool_name: "n1".into(),
+            device_name: "gpu-0".into(),
+            ..ClaimResource::default()
+        };
+        let claim = DynamicResource { claim_name: "c".into(), claim_namespace: "n".into(), claim_resources: vec![result] };
+        let container = ContainerResources { name: "c".into(), dynamic_resources: vec![claim], ..ContainerResources::default() };
+        let pod =
+            PodResources { name: "p".into(), namespace: "n".into(), containers: vec![container], ..PodResources::default() };
+        let answer = Answer::Listed(ListPodResourcesResponse { pod_resources: vec![pod] });
+        let (mut memory, text) = (Memory::default(), line("GPU-a", ""));
+        let (page, joined) = join(&mut memory, &text, answer.clone(), 0);
+        assert_eq!((pods(&page, 0), joined.reason), (vec![], Some(JoinReason::DeviceUnknown)));
+        assert_eq!(joined.unmatched, ["gpu.nvidia.com/n1/gpu-0"]);
+        memory.set_slices(vec![SliceDevice {
+            driver: "gpu.nvidia.com".into(),
+            pool: "n1".into(),
+            device: "gpu-0".into(),
+            uuid: "GPU-a".into(),
+            parent: None,
+        }]);
+        let (page, joined) = join(&mut memory, &text, answer, 1);
+        assert_eq!((pods(&page, 0), joined.reason, joined.unmatched), (vec!["p"], None, vec![]));
     }
 
     #[test]

@@ -4,14 +4,17 @@
 //! target ──scrape──> parse ──> page ──> join <── kubelet pod-resources
 //!                                        └──> publish ──> transport ──> sink ──> hot files ──close──> closed hours
 //! agent: scrape to publish, one round at a time            sink, close: the other half, from the log alone
+//!
+//! API server ──watches──> allocations ──> transport: holdings, demand and inventory, from one process a cluster
 //! ```
 //!
 //! Modules in reading order: [`discovery`], [`scrape`], [`parse`], [`page`], [`join`], [`sightings`], [`publish`], [`agent`] (a
-//! round, whole), `schedule`;
+//! round, whole), `schedule`; [`kubernetes`]; [`allocations`];
 //! [`transport`]; [`rows`], [`sink`], [`close`]; [`clock`], [`config`], [`run`] (the loops that wait);
 //! [`conformance`].
 
 pub mod agent;
+pub mod allocations;
 pub mod clock;
 pub mod close;
 pub mod config;
@@ -19,6 +22,7 @@ pub mod conformance;
 pub mod discovery;
 pub mod gzip;
 pub mod join;
+pub mod kubernetes;
 pub mod page;
 pub mod parse;
 pub mod publish;

@@ -1,6 +1,7 @@
 //! `strandline-ingest`: the machine side, one process a role.
 
 use clap::{Parser, Subcommand};
+use ingest::allocations::{self, AllocationsArgs, AllocationsConfig};
 use ingest::clock::SystemClock;
 use ingest::config::{AgentArgs, AgentConfig, ConfigError, SinkArgs, SinkConfig};
 use ingest::run::{self, Reload};
@@ -31,6 +32,11 @@ enum Command {
         Exit codes: 0 done, 1 failed, 2 wrong usage or configuration."
     )]
     Sink(SinkArgs),
+    /// Watch the cluster's pods and nodes: who was given how many GPUs, who waits, and what there is. One process leads
+    #[command(after_help = "Example:\n  strandline-ingest allocations --cluster reef --kubeconfig ~/.kube/config \\\n      \
+        --log-dir /var/lib/strandline/allocations\n\nThe rights it needs: deploy/rbac.yaml.\n\n\
+        Exit codes: 0 done, 1 failed, 2 wrong usage or configuration.")]
+    Allocations(AllocationsArgs),
 }
 
 fn main() -> ExitCode {
@@ -62,6 +68,10 @@ fn start(command: Command) -> anyhow::Result<()> {
         Command::Sink(args) => {
             let config = SinkConfig::load(args)?;
             runtime.block_on(run::sink(config, clock, asked_to_end()))?;
+        }
+        Command::Allocations(args) => {
+            let config = AllocationsConfig::load(args)?;
+            runtime.block_on(allocations::run(config, clock, asked_to_end()))?;
         }
     }
     Ok(())

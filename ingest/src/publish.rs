@@ -1,7 +1,7 @@
 //! Rounds to records of the log: one message a round and node, keyed by it, none too large for the log to take.
 
 use crate::transport::Record;
-use schemas::proto::{Allocation, Holding, Message, Node, Reject, ScrapeRound, allocation};
+use schemas::proto::{Allocation, Demand, Holding, Message, Node, Reject, ScrapeRound, allocation};
 
 /// Topic of scrape rounds.
 pub const SAMPLES: &str = "strandline.samples";
@@ -95,6 +95,14 @@ pub fn holding(holding: Holding) -> Record {
     let key = key(&holding.cluster, &holding.node);
     let at_ms = holding.observed_at_ms;
     let message = Allocation { state: Some(allocation::State::Holding(holding)) };
+    Record { key, value: message.encode_to_vec(), at_ms }
+}
+
+/// A demand's state as a record. While the pod waits it has no node, and the key has none.
+pub fn demand(demand: Demand) -> Record {
+    let key = key(&demand.cluster, &demand.node);
+    let at_ms = demand.observed_at_ms;
+    let message = Allocation { state: Some(allocation::State::Demand(demand)) };
     Record { key, value: message.encode_to_vec(), at_ms }
 }
 

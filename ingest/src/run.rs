@@ -46,6 +46,9 @@ pub enum RunError {
     /// The lake cannot be opened.
     #[error("cannot open the lake")]
     Lake(#[source] LakeError),
+    /// Nothing leads to the API server.
+    #[error("cannot watch the cluster")]
+    Api(#[source] attribution::watch::ApiError),
 }
 
 /// Time between two looks at the log.
@@ -491,13 +494,13 @@ fn pause(time: Duration, stop: &AtomicBool) {
 }
 
 /// This process's own pages.
-struct Pages {
+pub(crate) struct Pages {
     stop: tokio::sync::oneshot::Sender<()>,
     serving: tokio::task::JoinHandle<std::io::Result<()>>,
 }
 
 impl Pages {
-    async fn start(listen: &str, metrics: &Metrics, ready: &Ready) -> Result<Self, RunError> {
+    pub(crate) async fn start(listen: &str, metrics: &Metrics, ready: &Ready) -> Result<Self, RunError> {
         let address = listen.parse().map_err(RunError::Listen)?;
         let listener = web::listen(address).await.map_err(RunError::Listen)?;
         let (stop, stopped) = tokio::sync::oneshot::channel();
@@ -507,7 +510,7 @@ impl Pages {
         Ok(Pages { stop, serving })
     }
 
-    async fn stop(self) {
+    pub(crate) async fn stop(self) {
         let _ = self.stop.send(());
         if let Ok(Err(error)) = self.serving.await {
             tracing::warn!(%error, "this process's own pages ended badly");
@@ -515,7 +518,7 @@ impl Pages {
     }
 }
 
-fn counter(metrics: &Metrics, name: &'static str, help: &'static str) -> web::metrics::Counter {
+pub(crate) fn counter(metrics: &Metrics, name: &'static str, help: &'static str) -> web::metrics::Counter {
     metrics.counter(name, help, &[])
 }
 

@@ -21,6 +21,7 @@ pub const ALL: &[Question] = questions! {
     "kv-seat-hours"
     "never-worked"
     "profile-hours"
+    "reconciliation"
     "reserved-idle"
     "stranding"
     "unattributed"

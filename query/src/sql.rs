@@ -4,7 +4,7 @@
 //! `hour`. Tables of samples read both trees: closed hours, and beyond the watermark what the sink has published since, of
 //! which exact repeats are dropped only when the hour closes. Hour rows do likewise: those of closed hours are read, those of
 //! open ones computed now ([`crate::live`]) and flagged `open_hour`. Tables of intervals are made by closing, so they reach up to
-//! the watermark.
+//! the watermark. `reconciliation` is a view ([`crate::questions`]).
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -33,7 +33,7 @@ use schemas::{
 };
 use tokio_stream::StreamExt;
 
-use crate::{account::AccountError, live};
+use crate::{account::AccountError, live, questions};
 
 /// Memory that one query may work in.
 const MAX_WORK_BYTES: usize = 2 << 30;
@@ -46,6 +46,9 @@ const MAX_LIVE_ROWS: usize = 2_000_000;
 const LIVE: [&str; 4] = ["gpu_samples", "extra_samples", "scrapes", "rejects"];
 /// Tables whose rows of open hours are computed, when a statement names them.
 const COMPUTED: [&str; 2] = ["gpu_hours", "device_hours"];
+
+/// Questions that are views as well, made when a statement names them.
+const VIEWS: [&str; 1] = ["reconciliation"];
 
 /// What stopped a query.
 #[derive(Debug, thiserror::Error)]
@@ -105,6 +108,7 @@ impl Session {
     pub async fn rows(&self, sql: &str) -> Result<Vec<RecordBatch>, SqlError> {
         let read_only = SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);
         self.add_open_hours(sql)?;
+        self.add_views(sql).await?;
         let collected = async {
             let frame = self.context.sql_with_options(sql, read_only).await?;
             let schema = Arc::new(frame.schema().as_arrow().clone());
@@ -151,6 +155,17 @@ impl Session {
             let both = self.context.read_table(closed)?.union(self.context.read_table(open)?)?.into_view();
             self.context.deregister_table(name)?;
             self.context.register_table(name, both)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the views that `sql` may ask for.
+    async fn add_views(&self, sql: &str) -> Result<(), SqlError> {
+        let asked = VIEWS.into_iter().filter(|name| sql.to_lowercase().contains(name));
+        for (name, text) in asked.filter_map(|name| Some((name, questions::sql(name)?))) {
+            if !self.context.table_exist(name)? {
+                self.context.register_table(name, self.context.sql(text).await?.into_view())?;
+            }
         }
         Ok(())
     }

@@ -185,7 +185,25 @@ def write_file(connection, file: pathlib.Path, columns: list[tuple[str, str, boo
     lines.unlink()
 
 
+def reconciliation() -> None:
+    def holding(source, holding_id, pod, start, end, hour=0, **columns) -> None:
+        times = {"from_at": at(start), "to_at": at(end), "interval_from": at(start), "observed_at": at(end)}
+        names = {"node": "w", "namespace": "ns", "pod": pod, "source": source, "holding_id": holding_id}
+        add("allocations", hour, **names, **times, **columns)
+
+    # Two devices by number, named 1.5 s after the bind; both containers list the second.
+    holding("api", "u1", "both", 500, HOUR_MS, count=2)
+    for holding_id, device in (("a", "GPU-a"), ("b", "GPU-b"), ("c", "GPU-b")):
+        holding("podres", holding_id, "both", 2000, HOUR_MS, device=device, ids=1, replica_ids=device)
+    holding("api", "u2", "unseen", HOUR_MS // 2, HOUR_MS, count=1)
+    holding("api", "u2", "unseen", HOUR_MS, HOUR_MS + 250, hour=1, count=1)
+    # Two replicas of a shared device, of a pod that the API server's side does not know.
+    holding("podres", "d", "unknown", 0, HOUR_MS, device="GPU-s", ids=2, replica_ids="GPU-s::0,GPU-s::1")
+    holding("import", "e", "other", 0, HOUR_MS, device="GPU-x")
+
+
 fragmentation()
+reconciliation()
 gangs()
 waits()
 serving()

@@ -59,6 +59,8 @@ pub struct Book {
     namespaces: HashMap<String, Labels>,
     /// By UID of the pod that a claim is reserved for.
     claims: HashMap<String, BTreeMap<String, Share>>,
+    /// By namespace and the pod's own controller: the workload above it, and whether that is known for sure.
+    workloads: HashMap<(String, String), (String, bool)>,
     relists: Relists,
     changed: BTreeSet<String>,
     counts: Counts,
@@ -84,6 +86,15 @@ struct Labels {
     teams: Vec<(usize, String)>,
 }
 
+/// Whether a pod is one for the book: it asks for devices, by resource name or by a claim. A pod that cannot be read is, so that
+/// the book refuses and counts it.
+pub fn asks_for_devices(json: &[u8], options: &Options) -> bool {
+    match object::read(json).and_then(|pod: Pod| Ok((Evidence::of(&pod, options)?.requests, pod.spec.resource_claims))) {
+        Ok((requests, claims)) => !requests.is_empty() || !claims.is_empty(),
+        Err(_) => true,
+    }
+}
+
 impl Book {
     /// An empty book.
     pub fn new(options: Options) -> Self {
@@ -92,6 +103,7 @@ impl Book {
             pods: HashMap::new(),
             namespaces: HashMap::new(),
             claims: HashMap::new(),
+            workloads: HashMap::new(),
             relists: Relists::default(),
             changed: BTreeSet::new(),
             counts: Counts::default(),
@@ -231,6 +243,25 @@ impl Book {
         Ok(())
     }
 
+    /// What the workload is that the controller `direct` (Kind/name) of pods in `namespace` belongs to. Where it is not `whole`, a
+    /// right or an object on the way up was missing, and its pods say so; one that was known before stands.
+    pub fn workload(&mut self, namespace: &str, direct: &str, workload: &str, whole: bool) {
+        let key = (namespace.to_owned(), direct.to_owned());
+        let known = self.workloads.get(&key);
+        if known.is_some_and(|(_, known_whole)| *known_whole && !whole) {
+            return;
+        }
+        let new = (workload.to_owned(), whole);
+        if known == Some(&new) {
+            return;
+        }
+        let of_it = self.pods.iter().filter(|(_, entry)| {
+            *entry.namespace == *namespace && entry.log.life().latest.as_ref().is_some_and(|e| e.about.workload == direct)
+        });
+        self.changed.extend(of_it.map(|(uid, _)| uid.clone()));
+        self.workloads.insert(key, new);
+    }
+
     fn pod(&mut self, json: &[u8], what: What, at: i64) -> Result<String, Refused> {
         let read = object::read(json).and_then(|pod: Pod| Ok((Evidence::of(&pod, &self.options)?, pod.metadata)));
         let (evidence, metadata) = read.inspect_err(|_| self.counts.refused += 1)?;
@@ -286,6 +317,10 @@ impl Book {
         let (pods, changed) = (&self.pods, &mut self.changed);
         self.claims.retain(|uid, _| pods.contains_key(uid) || changed.contains(uid));
         changed.retain(|uid| pods.contains_key(uid));
+        let direct =
+            |entry: &Entry| Some((entry.namespace.to_string(), entry.log.life().latest.as_ref()?.about.workload.clone()));
+        let used: BTreeSet<(String, String)> = self.pods.values().filter_map(direct).collect();
+        self.workloads.retain(|key, _| used.contains(key));
     }
 
     /// Takes a holding as another process left it, so that a bind or start whose only evidence was a receipt stands, and a pod
@@ -334,6 +369,34 @@ impl Book {
         self.pods.insert(holding.pod_uid.clone(), entry);
     }
 
+    /// Takes a pod that waited as another process left it: where no list has it any more, its wait is over. For use before the
+    /// first event, after the holdings.
+    pub fn resume_demand(&mut self, demand: &proto::Demand) {
+        if demand.ended_ms.is_some() || demand.pod_uid.is_empty() || self.pods.contains_key(&demand.pod_uid) {
+            return;
+        }
+        let about = About {
+            queue: demand.queue.clone(),
+            product: demand.product.clone(),
+            resumed_team: demand.team.clone(),
+            ..About::default()
+        };
+        let evidence = Evidence {
+            created: Some(demand.asked_ms),
+            about,
+            requests: [(demand.resource.clone(), demand.gpus)].into(),
+            ..Evidence::default()
+        };
+        let entry = Entry {
+            namespace: demand.namespace.as_str().into(),
+            name: demand.pod.as_str().into(),
+            log: Log::resumed(Life::waiting(evidence, demand.observed_at_ms, demand.asked_ms)),
+            told: None,
+            revision: demand.revision,
+        };
+        self.pods.insert(demand.pod_uid.clone(), entry);
+    }
+
     /// The state of every pod, by UID.
     pub fn states(&self) -> Vec<PodState> {
         let mut states: Vec<PodState> = self.pods.iter().filter_map(|(uid, entry)| self.state(uid, entry)).collect();
@@ -371,11 +434,18 @@ impl Book {
         let team = self.team(&entry.namespace, about);
         let claims: Vec<&Share> = self.claims.get(uid).into_iter().flat_map(|shares| shares.values()).collect();
         let claims: Vec<&Share> = claims.into_iter().filter(|share| evidence.own_claim.as_ref() != Some(&share.claim)).collect();
+        let mut holdings = PodHolding::all(uid, entry.namespace.clone(), entry.name.clone(), life, &claims, &team, &self.options);
+        if let Some((workload, whole)) = self.workloads.get(&(entry.namespace.to_string(), about.workload.clone())) {
+            for holding in &mut holdings {
+                holding.workload.clone_from(workload);
+                holding.workload_partial = !whole;
+            }
+        }
         Some(PodState {
             uid: uid.to_owned(),
             observed_at: Timestamp::from_ms(life.last_at?),
             revision: entry.revision,
-            holdings: PodHolding::all(uid, entry.namespace.clone(), entry.name.clone(), life, &claims, &team, &self.options),
+            holdings,
             demand: PodDemand::of(entry.namespace.clone(), entry.name.clone(), life, &claims, &team, &self.options),
         })
     }

@@ -161,6 +161,18 @@ impl Life {
         Self { latest: Some(Arc::new(evidence)), ..self.clone() }
     }
 
+    /// A life that another process left waiting since `asked`.
+    pub(super) fn waiting(evidence: Evidence, observed_at: i64, asked: i64) -> Self {
+        Self {
+            last_at: Some(observed_at),
+            first_at: Some(asked),
+            created: evidence.created,
+            seen_alive: true,
+            latest: Some(Arc::new(evidence)),
+            ..Self::default()
+        }
+    }
+
     /// A life as another process left it: `bound` and whether that was a receipt, `moments` of its start and deletion.
     pub(super) fn resumed(
         evidence: Evidence,

@@ -21,7 +21,7 @@ mod life;
 mod object;
 mod request;
 
-pub use book::{Book, Counts, Receipt};
+pub use book::{Book, Counts, Receipt, asks_for_devices};
 pub use evidence::TerminalPhase;
 pub use life::EndReason;
 pub use nodes::{NodeState, Nodes};

@@ -127,7 +127,10 @@ object! {
         overhead: BTreeMap<String, Quantity>,
         node_selector: BTreeMap<String, String>,
         priority_class_name: String,
+        resource_claims: Vec<PodClaim>,
     }
+
+    struct PodClaim { name: String, }
 
     struct Container { name: String, restart_policy: String, resources: Resources, }
 

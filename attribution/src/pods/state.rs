@@ -81,6 +81,8 @@ pub struct PodHolding {
     pub team: String,
     /// What made it, as Kind/name; empty where nothing did.
     pub workload: String,
+    /// Whether the way up to it could not be seen to its end.
+    pub workload_partial: bool,
     /// Its queue; empty where none is said.
     pub queue: String,
     /// Its priority class; empty where none is said. No table has it.
@@ -154,6 +156,7 @@ impl PodHolding {
             last_checkpoint: about.last_checkpoint,
             team: team.to_owned(),
             workload: about.workload.clone(),
+            workload_partial: false,
             queue: about.queue.clone(),
             priority_class: about.priority_class.clone(),
             shape: about.shape.clone(),
@@ -177,7 +180,11 @@ impl PodHolding {
 
     /// The message that carries it.
     pub fn message(&self, cluster: &str, observed_at: Timestamp, revision: u64) -> Holding {
-        let flags = [("bind_inferred", self.bind_inferred), ("end_inferred", self.end_inferred)];
+        let flags = [
+            ("bind_inferred", self.bind_inferred),
+            ("end_inferred", self.end_inferred),
+            ("workload_partial", self.workload_partial),
+        ];
         Holding {
             cluster: cluster.to_owned(),
             node: self.node.clone(),

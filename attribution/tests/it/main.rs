@@ -78,9 +78,13 @@ impl server::PodResourcesLister for Kubelet {
 
     async fn get(
         &self,
-        _: tonic::Request<v1::GetPodResourcesRequest>,
+        asked: tonic::Request<v1::GetPodResourcesRequest>,
     ) -> Result<tonic::Response<v1::GetPodResourcesResponse>, tonic::Status> {
-        Err(tonic::Status::unknown("pod not found"))
+        let asked = asked.into_inner();
+        match self.0.pod_resources.iter().find(|pod| pod.name == asked.pod_name && pod.namespace == asked.pod_namespace) {
+            Some(pod) => Ok(tonic::Response::new(v1::GetPodResourcesResponse { pod_resources: Some(pod.clone()) })),
+            None => Err(tonic::Status::unknown("pod not found")),
+        }
     }
 }
 
@@ -109,6 +113,9 @@ async fn a_client_reads_big_answers_and_outlives_the_kubelet() {
     let big = v1::ListPodResourcesResponse { pod_resources: (0..6000).map(pod).collect() };
     let running = serve(&socket, Kubelet(big.clone()));
     assert_eq!(client.list().await.unwrap().pod_resources.len(), 6000);
+    let known = &big.pod_resources[7];
+    assert_eq!(client.get("", &known.name).await.unwrap().as_ref(), Some(known));
+    assert_eq!(client.get("", "gone").await.unwrap(), None);
 
     running.shutdown_background();
     fs::remove_file(&socket).unwrap();

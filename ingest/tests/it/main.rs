@@ -1,6 +1,8 @@
 //! The crate as its users see it.
 #![allow(clippy::unwrap_used)]
 
+mod allocations;
+mod cluster;
 mod corpus;
 mod kill;
 mod operator;

@@ -206,6 +206,18 @@ provider,region,product,purchase_option,capacity_ms,allocated_ms,unavailable_ms,
 p,r,P18,reserved,72000000,0,0,72000000,1.0
 ",
     ),
+    // Two replicas that only the kubelet knows, 2 x 3,600,000. Half an hour, and 250 ms of the next, that only the API server knows.
+    // 2 x 3,599,500 by number and 2 x 3,598,000 by device; the second container on GPU-b adds nothing, and an import is neither side.
+    (
+        "reconciliation",
+        "\
+hour_utc,cluster,node,namespace,pod,found,api_ms,podres_ms,difference_ms
+2027-12-31 23,c,w,ns,unknown,podres_only,0,7200000,-7200000
+2027-12-31 23,c,w,ns,unseen,api_only,1800000,0,1800000
+2027-12-31 23,c,w,ns,both,both,7199000,7196000,3000
+2028-01-01 00,c,w,ns,unseen,api_only,250,0,250
+",
+    ),
 ];
 
 #[test]
