@@ -388,10 +388,11 @@ impl AgentConfig {
             "with Kafka the agent needs a folder of its own for its state and its spool; give --state-dir DIR or `state_dir:`",
         ))?;
         options.state_file = Some(state_dir.join("agent-state.json"));
+        let max_message_bytes = options.max_message_bytes;
         let mut log = local::Options::default();
         log.retention_ms = file.log_retention.map_or(log.retention_ms, Span::ms);
         log.retention_bytes = file.log_retention_bytes.unwrap_or(log.retention_bytes);
-        log.record_bytes = log.record_bytes.max(options.max_message_bytes + 1024);
+        log.record_bytes = log.record_bytes.max(max_message_bytes + 1024);
         let log_partitions = file.log_partitions.unwrap_or(1);
         if !(1..=10_000).contains(&log_partitions) {
             return Err(ConfigError::Bad { key: "log_partitions", reason: "1 to 10,000".to_owned() });
@@ -402,7 +403,7 @@ impl AgentConfig {
         let transport = match (log_dir, kafka) {
             (Some(dir), _) => AgentTransport::Log { dir, partitions: log_partitions, options: log },
             (None, Some(mut options)) => {
-                options.record_bytes = options.record_bytes.max(log.record_bytes);
+                options.record_bytes = options.record_bytes.max(max_message_bytes + 1024);
                 // A round must not wait longer for Kafka than until the next one.
                 let most = Duration::from_millis(interval.unsigned_abs()).max(Duration::from_secs(1));
                 options.timeout = options.timeout.min(most);
@@ -451,7 +452,9 @@ const NO_LOG: ConfigError = ConfigError::Missing(
 /// The embedded log's folder; none where Kafka is given instead.
 fn one_log(log_dir: Option<PathBuf>, kafka: bool) -> Result<Option<PathBuf>, ConfigError> {
     match (&log_dir, kafka) {
-        (Some(_), true) => Err(ConfigError::Missing("both a log folder and Kafka are given; rounds go to one of them: leave one out")),
+        (Some(_), true) => {
+            Err(ConfigError::Missing("both a log folder and Kafka are given; rounds go to one of them: leave one out"))
+        }
         (None, false) => Err(NO_LOG),
         _ => Ok(log_dir),
     }
@@ -616,6 +619,32 @@ mod tests {
         assert!(missing.unwrap_err().to_string().contains("/no/such"));
         let sink = SinkConfig::load(SinkArgs { lake: Some("/lake".into()), ..SinkArgs::default() }).unwrap_err();
         assert!(sink.to_string().starts_with("no log"));
+    }
+
+    #[test]
+    fn kafka_is_given_instead_of_a_log_with_secrets_from_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let secret = dir.path().join("password");
+        std::fs::write(&secret, "open-sesame\n").unwrap();
+        let text = FILE.replace("log_dir: /log\n", "state_dir: /state\n");
+        let kafka = |keys: &str| agent(&format!("{text}kafka: {{{keys}}}\n"), AgentArgs::default());
+        let keys = format!("bootstrap_servers: 'a:1', sasl.username: u, sasl.password_file: '{}'", secret.display());
+        let config = kafka(&keys).unwrap();
+        let shown = format!("{config:?}");
+        assert!(shown.contains("sasl.password") && !shown.contains("open-sesame"), "{shown}");
+        assert!(matches!(config.transport, AgentTransport::Kafka { spool_dir, .. } if spool_dir == Path::new("/state/spool")));
+        let error = |keys: &str| kafka(keys).unwrap_err();
+        assert!(error("partitions: 3").contains("no `bootstrap_servers`"));
+        assert!(error("bootstrap_servers: a, particions: 3").contains("did you mean `partitions`?"));
+        assert!(error("bootstrap_servers: a, enable.idempotence: false").contains("set by strandline"));
+        assert!(error("bootstrap_servers: a, group: g").contains("the sink's"));
+        assert!(error("bootstrap_servers: a, retention: 1d").contains("at least 7d"));
+        assert!(error("bootstrap_servers: a, sasl.password_file: /no/such").contains("cannot read /no/such"));
+        let both = agent(FILE, AgentArgs { kafka: Some("a:1".into()), ..AgentArgs::default() }).unwrap_err();
+        assert!(both.contains("leave one out"), "{both}");
+        let homeless = text.replace("state_dir: /state\n", "");
+        let homeless = agent(&homeless, AgentArgs { kafka: Some("a:1".into()), ..AgentArgs::default() }).unwrap_err();
+        assert!(homeless.contains("--state-dir"), "{homeless}");
     }
 
     #[test]

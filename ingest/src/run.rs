@@ -73,7 +73,10 @@ pub async fn agent(config: AgentConfig, clock: Arc<dyn Clock>, shutdown: impl Fu
     let recalled = match agent.recall() {
         // A new node must not wait for Kafka. What it had seen before it lost its state ends when it is sighted elsewhere.
         Err(AgentError::Produce(error)) if error.passes() && matches!(taking, Taking::Spool(_)) => {
-            tracing::warn!(error = format!("{:#}", anyhow::Error::new(error)), "there was no state file, and Kafka does not tell");
+            tracing::warn!(
+                error = format!("{:#}", anyhow::Error::new(error)),
+                "there was no state file, and Kafka does not tell"
+            );
             0
         }
         result => result.map_err(RunError::Agent)?,

@@ -106,7 +106,8 @@ impl Spool {
             let (topics, stop) = (opened.clone(), stop.clone());
             std::thread::Builder::new().name("spool".to_owned()).spawn(move || forward_all(&topics, options, &stop))
         };
-        let forwarder = forwarder.map_err(|source| TransportError::Io { what: "start a thread for", path: dir.to_owned(), source })?;
+        let forwarder =
+            forwarder.map_err(|source| TransportError::Io { what: "start a thread for", path: dir.to_owned(), source })?;
         Ok(Spool { topics: opened, counts, stop, forwarder: Some(forwarder) })
     }
 
@@ -231,7 +232,10 @@ impl SpooledTopic {
                             self.counts.forwarded.fetch_add(1, Ordering::Relaxed);
                         }
                         Err(error @ (TransportError::Refused { .. } | TransportError::TooLarge { .. })) => {
-                            tracing::error!(error = format!("{:#}", anyhow::Error::new(error)), "a message of the spool is refused");
+                            tracing::error!(
+                                error = format!("{:#}", anyhow::Error::new(error)),
+                                "a message of the spool is refused"
+                            );
                             self.counts.refused.fetch_add(1, Ordering::Relaxed);
                         }
                         Err(error) => return Err(error),

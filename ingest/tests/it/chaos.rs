@@ -90,7 +90,8 @@ impl Topic for View {
         let most = if self.chance(2) { 4 } else { 1000 };
         let world = self.world.lock().unwrap();
         let at = usize::try_from(from.saturating_sub(back)).unwrap();
-        let messages: Vec<Message> = world.parts[partition as usize].iter().skip(at).take(most + back as usize).cloned().collect();
+        let messages: Vec<Message> =
+            world.parts[partition as usize].iter().skip(at).take(most + back as usize).cloned().collect();
         let next = messages.last().map_or(from, |m| m.offset + 1).max(from);
         Ok(Fetched { messages, next, lost: Vec::new() })
     }
@@ -149,8 +150,7 @@ fn run(seed: u64) {
         Arc::new(View { world: world.clone(), incarnation, mine: mine.clone(), random: Mutex::new(draw(random, u64::MAX)) })
     };
     let everything: BTreeSet<u32> = (0..PARTITIONS).collect();
-    let mut sinks: Vec<SinkOf> =
-        (0..2).map(|_| SinkOf { sink: None, mine: Arc::new(Mutex::new(everything.clone())) }).collect();
+    let mut sinks: Vec<SinkOf> = (0..2).map(|_| SinkOf { sink: None, mine: Arc::new(Mutex::new(everything.clone())) }).collect();
     let producer = view(random, &sinks[0].mine);
     let (mut sequence, mut steps, mut now) = (0, 0, HOUR);
     while steps < 40 {
@@ -184,7 +184,8 @@ fn run(seed: u64) {
                     left = left.saturating_sub(1);
                     if left == 1 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
                 });
-                let result = if draw(random, 3) == 0 { sink.flush(Timestamp::from_ms(now)) } else { sink.step(Timestamp::from_ms(now)) };
+                let result =
+                    if draw(random, 3) == 0 { sink.flush(Timestamp::from_ms(now)) } else { sink.step(Timestamp::from_ms(now)) };
                 match result {
                     Ok(_) => {}
                     Err(SinkError::Stopped(_) | SinkError::Log(_)) => sinks[which].sink = None,

@@ -81,12 +81,8 @@ impl Broker {
     fn resume(&mut self) {
         let log = self.dir.path().join("broker.log");
         let out = File::create(&log).unwrap();
-        let child = java("kafka.Kafka")
-            .arg(self.dir.path().join("server.properties"))
-            .stdout(Stdio::null())
-            .stderr(out)
-            .spawn()
-            .unwrap();
+        let child =
+            java("kafka.Kafka").arg(self.dir.path().join("server.properties")).stdout(Stdio::null()).stderr(out).spawn().unwrap();
         self.child = Some(child);
         wait_for("Kafka", || {
             let text = fs::read_to_string(&log).unwrap();
@@ -144,6 +140,8 @@ impl Harness for Real {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let deleted = runtime.block_on(admin.delete_topics(&[name], &AdminOptions::new())).unwrap();
         assert!(deleted.iter().all(Result::is_ok), "{deleted:?}");
+        let kafka = Kafka::new(self.broker.options(&[])).unwrap();
+        wait_for("end of the topic", || matches!(kafka.topics(&[SAMPLES]), Err(TransportError::NoTopic { .. })));
     }
 }
 
@@ -206,7 +204,10 @@ fn tls_and_sasl_are_passed_through_and_secrets_are_not_told() {
     let mine = topics(with("open-sesame", &ca));
     mine[0].produce(&[Record { key: b"reef/n".to_vec(), value: b"x".to_vec(), at_ms: 1_772_445_600_000 }]).unwrap();
     let refused = Kafka::new(with("let-me-in", &ca)).unwrap().prepare(&[SAMPLES]).unwrap_err();
-    let text = format!("{:#} {refused:?}", anyhow::Error::new(Kafka::new(with("let-me-in", &ca)).unwrap().prepare(&[SAMPLES]).unwrap_err()));
+    let text = format!(
+        "{:#} {refused:?}",
+        anyhow::Error::new(Kafka::new(with("let-me-in", &ca)).unwrap().prepare(&[SAMPLES]).unwrap_err())
+    );
     assert!(refused.passes() && !text.contains("let-me-in"), "{text}");
     let bad = Kafka::new(with("open-sesame", Path::new("/no/such/ca.pem"))).map(drop).unwrap_err();
     assert!(matches!(bad, TransportError::Property { .. }), "{bad:?}");
@@ -258,7 +259,8 @@ fn one_life(broker: &mut Broker, exporter: &str, seed: u64) {
     fs::create_dir_all(&state).unwrap();
     // A cluster of its own for every seed: the topics go on from one to the next.
     let cluster = format!("reef-{seed}");
-    fs::write(&agent, format!("cluster: {cluster}\nstate_dir: {}\ninterval: 50ms\n{kafka}targets:\n{targets}", state.display())).unwrap();
+    fs::write(&agent, format!("cluster: {cluster}\nstate_dir: {}\ninterval: 50ms\n{kafka}targets:\n{targets}", state.display()))
+        .unwrap();
     fs::write(&sink, format!("lake: {}\n{kafka}cut_age: 100ms\ncut_rows: 100\n", lake_dir.display())).unwrap();
     let reader = || {
         let mut options = broker.options(&[]);
@@ -363,8 +365,7 @@ fn an_agent_without_its_broker_takes_rounds_into_its_spool_and_the_oldest_go_fir
         spool.retain(1_772_445_700_000).unwrap();
         let counts = spool.counts();
         use std::sync::atomic::Ordering::Relaxed;
-        let (waiting, dropped, bytes) =
-            (counts.waiting.load(Relaxed), counts.dropped.load(Relaxed), counts.bytes.load(Relaxed));
+        let (waiting, dropped, bytes) = (counts.waiting.load(Relaxed), counts.dropped.load(Relaxed), counts.bytes.load(Relaxed));
         assert!(bytes < 18_000, "{bytes}");
         waiting + dropped == 100 && dropped > 50
     });

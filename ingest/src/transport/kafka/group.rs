@@ -55,7 +55,11 @@ impl ConsumerContext for Held {
         for element in list.elements() {
             let of_topic = held.entry(element.topic().to_owned()).or_default();
             let Ok(partition) = u32::try_from(element.partition()) else { continue };
-            if gained { of_topic.insert(partition) } else { of_topic.remove(&partition) };
+            if gained {
+                of_topic.insert(partition)
+            } else {
+                of_topic.remove(&partition)
+            };
         }
         tracing::info!(gained, partitions = list.count(), "the consumer group has shared its partitions out anew");
     }

@@ -123,9 +123,11 @@ impl Producer {
         if let Some(source) = batch.refused {
             return Err(TransportError::Refused { topic: topic.to_owned(), source });
         }
-        batch.positions.into_iter().collect::<Option<Vec<_>>>().ok_or_else(|| {
-            self.options.properties.late("produce to", self.options.timeout)
-        })
+        batch
+            .positions
+            .into_iter()
+            .collect::<Option<Vec<_>>>()
+            .ok_or_else(|| self.options.properties.late("produce to", self.options.timeout))
     }
 
     fn client(&self) -> Result<Arc<ThreadedProducer<Acks>>, TransportError> {
