@@ -54,6 +54,7 @@ const CLOSE_EVERY_MS: i64 = 60_000;
 const SKIPPED: (&str, &str) = ("strandline_ingest_skipped_rounds_total", "rounds that had no time");
 const UNTAKEN: (&str, &str) = ("strandline_ingest_untaken_rounds_total", "rounds that the log did not take");
 const DROPPED: (&str, &str) = ("strandline_ingest_dropped_messages_total", "messages that left the log by its retention");
+const REJECTS: (&str, &str) = ("strandline_ingest_rejects_total", "messages and parts of messages refused, by reason");
 const STOPS: (&str, &str) = ("strandline_ingest_stops_total", "times the sink stopped consuming, or could not close hours");
 
 /// Scrapes until `shutdown`; every round that was begun is finished.
@@ -264,6 +265,9 @@ fn follow(
     count_step(metrics, &StepReport::default());
     count_close(metrics, &CloseReport::default());
     counter(metrics, STOPS.0, STOPS.1).add(0);
+    for reason in ["lost", "undecodable"] {
+        metrics.counter(REJECTS.0, REJECTS.1, &[("reason", reason)]).add(0);
+    }
     let mut closer = Closer::new(lake.clone(), config.close);
     let mut closed_at: Option<Timestamp> = None;
     let kafka = match &config.transport {
@@ -507,8 +511,7 @@ fn count_step(metrics: &Metrics, report: &StepReport) {
         metrics.gauge("strandline_ingest_lag", "messages taken and not yet read", &labels).set(lag.messages as f64);
     }
     for (reason, count) in &report.reasons {
-        let (name, help) = ("strandline_ingest_rejects_total", "messages and parts of messages refused, by reason");
-        metrics.counter(name, help, &[("reason", reason)]).add(*count);
+        metrics.counter(REJECTS.0, REJECTS.1, &[("reason", reason)]).add(*count);
     }
     let took = |flush: &Flush| u64::try_from(flush.took.as_millis()).unwrap_or(u64::MAX);
     for (name, help, count) in [

@@ -246,6 +246,12 @@ async fn kill_9_of_broker_agent_and_sink_loses_and_doubles_nothing() {
     });
 }
 
+fn topics_of(broker: &Broker) -> Vec<Arc<KafkaTopic>> {
+    let mut options = broker.options(&[]);
+    options.partitions = 2;
+    topics(options)
+}
+
 /// Lives of the three processes, each ended at a moment that `seed` draws, and then the proof.
 fn one_life(broker: &mut Broker, exporter: &str, seed: u64) {
     println!("seed {seed}");
@@ -262,12 +268,7 @@ fn one_life(broker: &mut Broker, exporter: &str, seed: u64) {
     fs::write(&agent, format!("cluster: {cluster}\nstate_dir: {}\ninterval: 50ms\n{kafka}targets:\n{targets}", state.display()))
         .unwrap();
     fs::write(&sink, format!("lake: {}\n{kafka}cut_age: 100ms\ncut_rows: 100\n", lake_dir.display())).unwrap();
-    let reader = || {
-        let mut options = broker.options(&[]);
-        options.partitions = 2;
-        topics(options)
-    };
-    let before = reader();
+    let before = topics_of(broker);
     let known: usize = messages(&*before[0]).len();
     drop(before);
     let mut agent_process = Some(Process::start(&["agent"], &agent));
@@ -308,7 +309,7 @@ fn one_life(broker: &mut Broker, exporter: &str, seed: u64) {
     agent_process.kill();
     sink_process.take().unwrap().kill();
 
-    let now = reader();
+    let now = topics_of(broker);
     let lake = Lake::create(&lake_dir).unwrap();
     let all: Vec<_> = messages(&*now[0]);
     assert!(all.len() > known + nodes * 5, "seed {seed}: {} messages", all.len() - known);
@@ -351,9 +352,9 @@ fn an_agent_without_its_broker_takes_rounds_into_its_spool_and_the_oldest_go_fir
     let mut options = Options::new(Properties::new(&format!("127.0.0.1:{}", free_port()), BTreeMap::new()).unwrap());
     options.timeout = Duration::from_secs(1);
     let kafka = Kafka::new(options).unwrap();
-    let connect = move || kafka.topics(&[SAMPLES]).map(|mut topics| topics.remove(0) as Arc<dyn Topic>);
+    let connect: spool::Connect = Box::new(move || kafka.topics(&[SAMPLES]).map(|mut topics| topics.remove(0) as Arc<dyn Topic>));
     let bounds = spool::Options { bytes: 16_000, ..spool::Options::default() };
-    let spool = Spool::open(dir.path(), vec![(SAMPLES, Box::new(connect))], bounds).unwrap();
+    let spool = Spool::open(dir.path(), vec![(SAMPLES, connect)], bounds).unwrap();
     let topic = spool.topic(SAMPLES).unwrap();
     let record = |n: i64| Record { key: b"k".to_vec(), value: vec![7; 500], at_ms: 1_772_445_600_000 + n };
     let began = Instant::now();
