@@ -20,14 +20,14 @@ use crate::publish;
 use crate::schedule::Schedule;
 use crate::scrape::{Address, Body, ScrapeFault, Scraper};
 use crate::sightings::Sightings;
-use crate::transport::{Record, Topic, TransportError};
+use crate::transport::{Record, Topic, TransportError, partition_of};
 use attribution::holders::SliceDevice;
 use attribution::podres;
 use schemas::Timestamp;
 use schemas::proto::{Allocation, Device, Holding, Message, Node, ScrapeRound, allocation};
 use schemas::status::{HoldingSource, JoinReason, ScrapeStatus};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -342,7 +342,11 @@ impl Agent {
         }
         let mut of_node: BTreeMap<String, Vec<Holding>> = BTreeMap::new();
         let topic = &self.topics.allocations;
-        for partition in 0..topic.partitions() {
+        topic.verify()?;
+        // Only where this agent's nodes have their messages: other nodes' may be many.
+        let of = |known: &Known| partition_of(&publish::key(&self.options.cluster, &known.target.node), topic.partitions());
+        let partitions: BTreeSet<u32> = self.targets.iter().map(of).collect();
+        for partition in partitions {
             let bounds = topic.bounds(partition)?;
             let mut next = bounds.start;
             while next < bounds.end {

@@ -4,13 +4,15 @@ use crate::close;
 use crate::discovery::{Defaults, Files, Pattern};
 use crate::page;
 use crate::scrape::{Access, AccessError, Authorization, BasicAuth, TlsConfig};
-use crate::transport::local;
+use crate::transport::kafka::{self, Properties, Share};
+use crate::transport::{local, spool};
 use crate::{agent, join, publish, sink};
 use attribution::ResourceNames;
 use clap::Args;
 use schemas::labels::Contract;
 use serde::Deserialize;
 use serde_yaml_ng::{Mapping, Value};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -122,6 +124,9 @@ pub struct AgentArgs {
     /// Folder of the log that rounds are taken into
     #[arg(long, env = "STRANDLINE_LOG_DIR", value_name = "DIR")]
     pub log_dir: Option<PathBuf>,
+    /// Brokers of Apache Kafka, instead of a log folder: host:port,host:port (TLS, SASL and more: `kafka` in the file)
+    #[arg(long, env = "STRANDLINE_KAFKA", value_name = "SERVERS")]
+    pub kafka: Option<String>,
     /// Folder for what the agent remembers between runs [default: the log's folder]
     #[arg(long, env = "STRANDLINE_STATE_DIR", value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
@@ -142,6 +147,9 @@ pub struct SinkArgs {
     /// Folder of the log that the agent writes
     #[arg(long, env = "STRANDLINE_LOG_DIR", value_name = "DIR")]
     pub log_dir: Option<PathBuf>,
+    /// Brokers of Apache Kafka, instead of a log folder: host:port,host:port (TLS, SASL, groups and more: `kafka` in the file)
+    #[arg(long, env = "STRANDLINE_KAFKA", value_name = "SERVERS")]
+    pub kafka: Option<String>,
     /// Age at which rows are published even if they are few [default: 60s]
     #[arg(long, env = "STRANDLINE_CUT_AGE")]
     pub cut_age: Option<Span>,
@@ -191,7 +199,35 @@ struct AgentFile {
     log_retention: Option<Span>,
     log_retention_bytes: Option<u64>,
     state_dir: Option<PathBuf>,
+    kafka: Option<KafkaFile>,
+    spool_bytes: Option<u64>,
     listen: Option<String>,
+}
+
+/// `kafka:` of either file: keys of ours, and with a dot in them properties of librdkafka, passed through. `PROPERTY_file`
+/// names a file that holds the value: for secrets.
+#[derive(Clone, Default, Deserialize)]
+struct KafkaFile {
+    bootstrap_servers: Option<String>,
+    partitions: Option<u32>,
+    replication: Option<u16>,
+    retention: Option<Span>,
+    timeout: Option<Span>,
+    group: Option<String>,
+    member: Option<u32>,
+    members: Option<u32>,
+    #[serde(flatten)]
+    properties: BTreeMap<String, Value>,
+}
+
+const KAFKA_KEYS: &[&str] =
+    &["bootstrap_servers", "partitions", "replication", "retention", "timeout", "group", "member", "members"];
+
+impl std::fmt::Debug for KafkaFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Values may be secrets.
+        f.debug_struct("KafkaFile").field("properties", &self.properties.keys().collect::<Vec<_>>()).finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -236,6 +272,8 @@ const AGENT_KEYS: &[&str] = &[
     "log_retention",
     "log_retention_bytes",
     "state_dir",
+    "kafka",
+    "spool_bytes",
     "listen",
 ];
 /// Keys of what stands below a key, wherever that is: a mapping, or a list of them.
@@ -259,11 +297,12 @@ struct SinkFile {
     total_bytes: Option<usize>,
     close_after: Option<Span>,
     late_limit: Option<Span>,
+    kafka: Option<KafkaFile>,
     listen: Option<String>,
 }
 
 const SINK_KEYS: &[&str] =
-    &["lake", "log_dir", "cut_age", "cut_bytes", "cut_rows", "total_bytes", "close_after", "late_limit", "listen"];
+    &["lake", "log_dir", "kafka", "cut_age", "cut_bytes", "cut_rows", "total_bytes", "close_after", "late_limit", "listen"];
 
 /// What `agent` runs with.
 #[derive(Debug, Clone)]
@@ -274,14 +313,42 @@ pub struct AgentConfig {
     pub targets: Vec<agent::Target>,
     /// Files that name more targets.
     pub files: Files,
-    /// Its log.
-    pub log_dir: PathBuf,
-    /// Partitions of each topic, where they are created.
-    pub log_partitions: u32,
-    /// Bounds of the log.
-    pub log: local::Options,
+    /// Where rounds are taken.
+    pub transport: AgentTransport,
     /// Where its own pages are.
     pub listen: String,
+}
+
+/// Where an agent's rounds are taken.
+#[derive(Debug, Clone, PartialEq)]
+pub enum AgentTransport {
+    /// The embedded log.
+    Log {
+        /// Its folder.
+        dir: PathBuf,
+        /// Partitions of each topic, where they are created.
+        partitions: u32,
+        /// Its bounds.
+        options: local::Options,
+    },
+    /// Kafka, and a spool for when it is away.
+    Kafka {
+        /// The connection.
+        options: kafka::Options,
+        /// Folder of the spool.
+        spool_dir: PathBuf,
+        /// Its bounds.
+        spool: spool::Options,
+    },
+}
+
+/// What a sink follows.
+#[derive(Debug, Clone)]
+pub enum SinkTransport {
+    /// The embedded log in this folder.
+    Log(PathBuf),
+    /// Kafka.
+    Kafka(kafka::Options),
 }
 
 /// What `sink` runs with.
@@ -290,7 +357,7 @@ pub struct SinkConfig {
     /// The lake.
     pub lake: PathBuf,
     /// The log.
-    pub log_dir: PathBuf,
+    pub transport: SinkTransport,
     /// How it cuts.
     pub sink: sink::Options,
     /// How it closes.
@@ -335,10 +402,8 @@ impl AgentConfig {
                 "nothing to scrape; give --node NAME --target localhost:9400, or `targets:` or `file_sd_configs:` in the file",
             ));
         }
-        let log_dir = args
-            .log_dir
-            .or(file.log_dir)
-            .ok_or(ConfigError::Missing("no log; give --log-dir DIR, STRANDLINE_LOG_DIR, or `log_dir:` in the file"))?;
+        let kafka = kafka(file.kafka, args.kafka, false)?;
+        let log_dir = one_log(args.log_dir.or(file.log_dir), kafka.is_some())?;
         let interval = args.interval.or(file.interval).map_or(15_000, Span::ms);
         let timeout = file.timeout.map_or(interval.min(10_000), Span::ms);
         positive("interval", interval)?;
@@ -373,18 +438,35 @@ impl AgentConfig {
             options.join.hold_over_ms = hold_over.ms();
         }
         options.publish_nodes = file.publish_nodes.unwrap_or(false);
-        let state_dir = args.state_dir.or(file.state_dir).unwrap_or_else(|| log_dir.clone());
+        let state_dir = args.state_dir.or(file.state_dir).or_else(|| log_dir.clone()).ok_or(ConfigError::Missing(
+            "with Kafka the agent needs a folder of its own for its state and its spool; give --state-dir DIR or `state_dir:`",
+        ))?;
         options.state_file = Some(state_dir.join("agent-state.json"));
+        let max_message_bytes = options.max_message_bytes;
         let mut log = local::Options::default();
         log.retention_ms = file.log_retention.map_or(log.retention_ms, Span::ms);
         log.retention_bytes = file.log_retention_bytes.unwrap_or(log.retention_bytes);
-        log.record_bytes = log.record_bytes.max(options.max_message_bytes + 1024);
+        log.record_bytes = log.record_bytes.max(max_message_bytes + 1024);
         let log_partitions = file.log_partitions.unwrap_or(1);
         if !(1..=10_000).contains(&log_partitions) {
             return Err(ConfigError::Bad { key: "log_partitions", reason: "1 to 10,000".to_owned() });
         }
+        let mut bounds = spool::Options { record_bytes: log.record_bytes, ..spool::Options::default() };
+        bounds.bytes = file.spool_bytes.unwrap_or(bounds.bytes);
+        positive("spool_bytes", i64::try_from(bounds.bytes).unwrap_or(i64::MAX))?;
+        let transport = match (log_dir, kafka) {
+            (Some(dir), _) => AgentTransport::Log { dir, partitions: log_partitions, options: log },
+            (None, Some(mut options)) => {
+                options.record_bytes = options.record_bytes.max(max_message_bytes + 1024);
+                // A round must not wait longer for Kafka than until the next one.
+                let most = Duration::from_millis(interval.unsigned_abs()).max(Duration::from_secs(1));
+                options.timeout = options.timeout.min(most);
+                AgentTransport::Kafka { options, spool_dir: state_dir.join("spool"), spool: bounds }
+            }
+            (None, None) => return Err(NO_LOG),
+        };
         let listen = args.listen.or(file.listen).unwrap_or_else(|| "127.0.0.1:9401".to_owned());
-        Ok(AgentConfig { options, targets, files, log_dir, log_partitions, log, listen })
+        Ok(AgentConfig { options, targets, files, transport, listen })
     }
 
     /// Whether a running agent with this configuration can go on with `next`.
@@ -394,10 +476,7 @@ impl AgentConfig {
         for (key, same) in [
             ("cluster", self.options.cluster == next.options.cluster),
             ("state_dir", self.options.state_file == next.options.state_file),
-            ("log_dir", self.log_dir == next.log_dir),
-            ("log_partitions", self.log_partitions == next.log_partitions),
-            ("log_retention", self.log.retention_ms == next.log.retention_ms),
-            ("log_retention_bytes", self.log.retention_bytes == next.log.retention_bytes),
+            ("log_dir or kafka", self.transport == next.transport),
             ("max_message_bytes", self.options.max_message_bytes == next.options.max_message_bytes),
             ("listen", self.listen == next.listen),
         ] {
@@ -454,10 +533,12 @@ impl SinkConfig {
             .lake
             .or(file.lake)
             .ok_or(ConfigError::Missing("no lake; give --lake DIR, STRANDLINE_LAKE, or `lake:` in the file"))?;
-        let log_dir = args
-            .log_dir
-            .or(file.log_dir)
-            .ok_or(ConfigError::Missing("no log; give --log-dir DIR, STRANDLINE_LOG_DIR, or `log_dir:` in the file"))?;
+        let kafka = kafka(file.kafka, args.kafka, true)?;
+        let transport = match (one_log(args.log_dir.or(file.log_dir), kafka.is_some())?, kafka) {
+            (Some(dir), _) => SinkTransport::Log(dir),
+            (None, Some(options)) => SinkTransport::Kafka(options),
+            (None, None) => return Err(NO_LOG),
+        };
         let mut sink = sink::Options::default();
         sink.cut_age_ms = args.cut_age.or(file.cut_age).map_or(sink.cut_age_ms, Span::ms);
         sink.cut_bytes = file.cut_bytes.unwrap_or(sink.cut_bytes);
@@ -469,8 +550,75 @@ impl SinkConfig {
         close.close_after_ms = args.close_after.or(file.close_after).map_or(close.close_after_ms, Span::ms);
         close.late_limit_ms = args.late_limit.or(file.late_limit).map_or(close.late_limit_ms, Span::ms);
         let listen = args.listen.or(file.listen).unwrap_or_else(|| "127.0.0.1:9402".to_owned());
-        Ok(SinkConfig { lake, log_dir, sink, close, retry_every: Duration::from_secs(5), listen })
+        Ok(SinkConfig { lake, transport, sink, close, retry_every: Duration::from_secs(5), listen })
     }
+}
+
+const NO_LOG: ConfigError = ConfigError::Missing(
+    "no log; give --log-dir DIR, STRANDLINE_LOG_DIR, or `log_dir:` in the file; or --kafka SERVERS or `kafka:` for Apache Kafka",
+);
+
+/// The embedded log's folder; none where Kafka is given instead.
+fn one_log(log_dir: Option<PathBuf>, kafka: bool) -> Result<Option<PathBuf>, ConfigError> {
+    match (&log_dir, kafka) {
+        (Some(_), true) => {
+            Err(ConfigError::Missing("both a log folder and Kafka are given; rounds go to one of them: leave one out"))
+        }
+        (None, false) => Err(NO_LOG),
+        _ => Ok(log_dir),
+    }
+}
+
+/// The connection that `kafka:` and `--kafka` say; none where neither is given. `reader`: whether partitions may be shared out.
+fn kafka(file: Option<KafkaFile>, servers: Option<String>, reader: bool) -> Result<Option<kafka::Options>, ConfigError> {
+    let bad = |reason: String| ConfigError::Bad { key: "kafka", reason };
+    let Some(file) = file.or_else(|| servers.is_some().then(KafkaFile::default)) else { return Ok(None) };
+    let servers = servers.or(file.bootstrap_servers).filter(|servers| !servers.is_empty());
+    let servers = servers.ok_or_else(|| bad("no `bootstrap_servers`; give the brokers as host:port,host:port".to_owned()))?;
+    let mut given = BTreeMap::new();
+    for (key, value) in file.properties {
+        if !key.contains('.') {
+            let nearest = KAFKA_KEYS.iter().min_by_key(|k| strsim::damerau_levenshtein(&key, k)).copied().unwrap_or_default();
+            return Err(bad(format!("unknown key `{key}`; did you mean `{nearest}`? Properties of librdkafka have a dot")));
+        }
+        let text = match value {
+            Value::String(text) => text,
+            Value::Number(number) => number.to_string(),
+            Value::Bool(truth) => truth.to_string(),
+            Value::Null | Value::Sequence(_) | Value::Mapping(_) | Value::Tagged(_) => {
+                return Err(bad(format!("`{key}` is neither text nor a number nor a truth value")));
+            }
+        };
+        match key.strip_suffix("_file") {
+            Some(property) => {
+                let read = std::fs::read_to_string(&text).map_err(|e| bad(format!("`{key}`: cannot read {text}: {e}")))?;
+                given.insert(property.to_owned(), read.trim_end_matches(['\r', '\n']).to_owned());
+            }
+            None => {
+                given.insert(key, text);
+            }
+        }
+    }
+    let ours = |key: String| bad(format!("`{key}` is set by strandline, for its promises stand on it; leave it out"));
+    let mut options = kafka::Options::new(Properties::new(&servers, given).map_err(ours)?);
+    options.partitions = file.partitions.unwrap_or(options.partitions);
+    if !(1..=10_000).contains(&options.partitions) {
+        return Err(bad("`partitions` is 1 to 10,000".to_owned()));
+    }
+    options.replication = file.replication;
+    options.retention_ms = file.retention.map_or(options.retention_ms, Span::ms);
+    if options.retention_ms < 7 * schemas::time::DAY_MS {
+        return Err(bad("`retention` is at least 7d: it is what a sink that stands still has until data is lost".to_owned()));
+    }
+    options.timeout = file.timeout.map_or(options.timeout, |span| span.0).max(Duration::from_secs(1));
+    options.share = match (file.group, file.member, file.members) {
+        (None, None, None) => Share::All,
+        (Some(group), None, None) if reader && !group.is_empty() => Share::Group(group),
+        (None, Some(member), Some(members)) if reader && member < members => Share::Fixed { member, members },
+        _ if !reader => return Err(bad("`group`, `member` and `members` are the sink's".to_owned())),
+        _ => return Err(bad("give `group`, or `member` (from 0) with `members`, or none of them for all partitions".to_owned())),
+    };
+    Ok(Some(options))
 }
 
 fn target(node: &str, address: &str, podres_socket: Option<PathBuf>, defaults: &Defaults) -> Result<agent::Target, ConfigError> {
@@ -627,6 +775,32 @@ mod tests {
         assert!(missing.unwrap_err().to_string().contains("/no/such"));
         let sink = SinkConfig::load(SinkArgs { lake: Some("/lake".into()), ..SinkArgs::default() }).unwrap_err();
         assert!(sink.to_string().starts_with("no log"));
+    }
+
+    #[test]
+    fn kafka_is_given_instead_of_a_log_with_secrets_from_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let secret = dir.path().join("password");
+        std::fs::write(&secret, "open-sesame\n").unwrap();
+        let text = FILE.replace("log_dir: /log\n", "state_dir: /state\n");
+        let kafka = |keys: &str| agent(&format!("{text}kafka: {{{keys}}}\n"), AgentArgs::default());
+        let keys = format!("bootstrap_servers: 'a:1', sasl.username: u, sasl.password_file: '{}'", secret.display());
+        let config = kafka(&keys).unwrap();
+        let shown = format!("{config:?}");
+        assert!(shown.contains("sasl.password") && !shown.contains("open-sesame"), "{shown}");
+        assert!(matches!(config.transport, AgentTransport::Kafka { spool_dir, .. } if spool_dir == Path::new("/state/spool")));
+        let error = |keys: &str| kafka(keys).unwrap_err();
+        assert!(error("partitions: 3").contains("no `bootstrap_servers`"));
+        assert!(error("bootstrap_servers: a, particions: 3").contains("did you mean `partitions`?"));
+        assert!(error("bootstrap_servers: a, enable.idempotence: false").contains("set by strandline"));
+        assert!(error("bootstrap_servers: a, group: g").contains("the sink's"));
+        assert!(error("bootstrap_servers: a, retention: 1d").contains("at least 7d"));
+        assert!(error("bootstrap_servers: a, sasl.password_file: /no/such").contains("cannot read /no/such"));
+        let both = agent(FILE, AgentArgs { kafka: Some("a:1".into()), ..AgentArgs::default() }).unwrap_err();
+        assert!(both.contains("leave one out"), "{both}");
+        let homeless = text.replace("state_dir: /state\n", "");
+        let homeless = agent(&homeless, AgentArgs { kafka: Some("a:1".into()), ..AgentArgs::default() }).unwrap_err();
+        assert!(homeless.contains("--state-dir"), "{homeless}");
     }
 
     #[test]

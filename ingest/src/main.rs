@@ -21,14 +21,16 @@ struct Cli {
 enum Command {
     /// Scrape exporters, join devices with the node's pods, and take every round into the log
     #[command(after_help = "Example:\n  strandline-ingest agent --cluster reef --node dune-1 --target localhost:9400 \\\n      \
-        --podres-socket /var/lib/kubelet/pod-resources/kubelet.sock --log-dir /var/lib/strandline/log\n\n\
+        --podres-socket /var/lib/kubelet/pod-resources/kubelet.sock --log-dir /var/lib/strandline/log\n  \
+        strandline-ingest agent --cluster reef --node dune-1 --target localhost:9400 --kafka broker-1:9092 --state-dir /var/lib/strandline\n\n\
         SIGHUP has the configuration read again; one that is wrong is refused, and the old one goes on. SIGTERM ends the\n\
         agent when the rounds that were begun are taken.\n\n\
         Exit codes: 0 done, 1 failed, 2 wrong usage or configuration.")]
     Agent(AgentArgs),
     /// Follow the log into the lake, and close its hours
     #[command(
-        after_help = "Example:\n  strandline-ingest sink --log-dir /var/lib/strandline/log --lake /var/lib/strandline/lake\n\n\
+        after_help = "Example:\n  strandline-ingest sink --log-dir /var/lib/strandline/log --lake /var/lib/strandline/lake\n  \
+        strandline-ingest sink --kafka broker-1:9092 --lake /var/lib/strandline/lake\n\n\
         Exit codes: 0 done, 1 failed, 2 wrong usage or configuration."
     )]
     Sink(SinkArgs),

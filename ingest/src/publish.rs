@@ -111,7 +111,8 @@ pub fn node(node: &Node) -> Record {
     Record { key: key(&node.cluster, &node.node), value: node.encode_to_vec(), at_ms: node.observed_at_ms }
 }
 
-fn key(cluster: &str, node: &str) -> Vec<u8> {
+/// The key of a node's messages.
+pub fn key(cluster: &str, node: &str) -> Vec<u8> {
     format!("{cluster}/{node}").into_bytes()
 }
 

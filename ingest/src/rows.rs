@@ -12,6 +12,7 @@ use crate::transport::Message;
 use arrow::array::RecordBatch;
 use schemas::proto::{Allocation, Message as _, Node, ScrapeRound, allocation};
 use schemas::tables::{self, Table};
+use std::collections::BTreeMap;
 
 /// What a topic's messages are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,9 +60,14 @@ pub struct Batch {
     samples: Option<samples::Columns>,
     /// Messages or parts of messages that were refused.
     pub rejects: u64,
+    /// The same by reason; at most [`MAX_REASONS`] and `other`, for an agent's words are not bounded by anything here.
+    pub reasons: BTreeMap<String, u64>,
     /// Messages.
     pub records: u64,
 }
+
+/// Most reasons that are counted by name.
+pub const MAX_REASONS: usize = 50;
 
 /// Where a message stands, and what its rows say of it.
 #[derive(Debug, Clone, Copy)]
@@ -75,7 +81,7 @@ impl Batch {
     pub fn new(kind: Kind, topic: &str, partition: u32) -> Self {
         let tables: Vec<Rows> = kind.tables().into_iter().map(Rows::new).collect();
         let samples = (kind == Kind::Samples).then(samples::Columns::new);
-        Batch { kind, topic: topic.to_owned(), partition, tables, samples, rejects: 0, records: 0 }
+        Batch { kind, topic: topic.to_owned(), partition, tables, samples, rejects: 0, reasons: BTreeMap::new(), records: 0 }
     }
 
     /// Adds the rows of one message. One that cannot be read is a row of `rejects`.
@@ -105,6 +111,9 @@ impl Batch {
             return Err(format!("bad_time: {} ms is outside the years 1970 to 9999", round.at_ms));
         }
         self.rejects += round.rejects.len() as u64;
+        for reject in &round.rejects {
+            count(&mut self.reasons, &reject.reason, 1);
+        }
         columns.round(round, place, gpu_samples, extra, rejects, scrapes);
         Ok(())
     }
@@ -112,8 +121,9 @@ impl Batch {
     /// `why` is a code, then words.
     fn refuse(&mut self, message: &Message, place: Place, why: &str) {
         self.rejects += 1;
-        let Some(rejects) = self.tables.iter_mut().find(|t| t.table().name == "rejects") else { return };
         let (reason, words) = why.split_once(": ").unwrap_or((why, ""));
+        count(&mut self.reasons, reason, 1);
+        let Some(rejects) = self.tables.iter_mut().find(|t| t.table().name == "rejects") else { return };
         let key = std::str::from_utf8(&message.key).ok().and_then(|k| k.split_once('/'));
         let at_ms = message.at_ms.clamp(TIMES_MS.start, TIMES_MS.end - 1);
         rejects.text("cluster", key.map(|k| k.0).unwrap_or_default());
@@ -131,6 +141,7 @@ impl Batch {
     /// the first one that is left.
     pub fn lost(&mut self, from: u64, count: u64, at_ms: Option<i64>) {
         self.rejects += count;
+        self::count(&mut self.reasons, "lost", count);
         let Some(rejects) = self.tables.iter_mut().find(|t| t.table().name == "rejects") else { return };
         rejects.time("at", at_ms.unwrap_or(0).clamp(TIMES_MS.start, TIMES_MS.end - 1));
         rejects.text("source", &self.topic);
@@ -158,6 +169,11 @@ impl Batch {
     pub fn finish(self) -> Vec<(&'static Table, RecordBatch)> {
         self.tables.into_iter().map(|rows| (rows.table(), rows.finish())).collect()
     }
+}
+
+fn count(reasons: &mut BTreeMap<String, u64>, reason: &str, n: u64) {
+    let known = reasons.contains_key(reason) || reasons.len() < MAX_REASONS;
+    *reasons.entry(if known { reason } else { "other" }.to_owned()).or_default() += n;
 }
 
 fn undecodable(error: prost::DecodeError) -> String {

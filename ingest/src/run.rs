@@ -3,13 +3,15 @@
 use crate::agent::{Agent, AgentError, Gathered, RoundReport, Target, Topics};
 use crate::clock::Clock;
 use crate::close::{CloseError, CloseReport, Closer};
-use crate::config::{AgentConfig, ConfigError, SinkConfig};
+use crate::config::{AgentConfig, AgentTransport, ConfigError, SinkConfig, SinkTransport};
 use crate::discovery::{self, Found};
 use crate::page::BAD_DEVICE_ID;
 use crate::parse::Reason;
 use crate::publish::{ALLOCATIONS, NODES, SAMPLES};
-use crate::sink::{Sink, SinkError, StepReport};
+use crate::sink::{Flush, Sink, SinkError, StepReport};
+use crate::transport::kafka::Kafka;
 use crate::transport::local::{self, Log, TopicSpec};
+use crate::transport::spool::{Connect, Counts, Spool};
 use crate::transport::{Topic, TransportError};
 use lake::{Lake, LakeError};
 use schemas::Timestamp;
@@ -66,6 +68,7 @@ const RELOADS: (&str, &str) = ("strandline_ingest_reloads_total", "times the con
 const UNFOUND: (&str, &str) =
     ("strandline_ingest_discovery_failures_total", "files of targets, or what they name, that could not be used");
 const DROPPED: (&str, &str) = ("strandline_ingest_dropped_messages_total", "messages that left the log by its retention");
+const REJECTS: (&str, &str) = ("strandline_ingest_rejects_total", "messages and parts of messages refused, by reason");
 const STOPS: (&str, &str) = ("strandline_ingest_stops_total", "times the sink stopped consuming, or could not close hours");
 
 /// How a running agent is told to read its configuration again.
@@ -85,10 +88,8 @@ pub async fn agent(
 ) -> Result<(), RunError> {
     let (metrics, ready) = (Metrics::new(), Ready::new());
     let pages = Pages::start(&config.listen, &metrics, &ready).await?;
-    let specs = [SAMPLES, ALLOCATIONS, NODES].map(|name| TopicSpec { name, partitions: config.log_partitions });
-    let log = Log::open(&config.log_dir, &specs, config.log).map_err(RunError::Log)?;
-    let topic = |name| log.topic(name).map_err(RunError::Log);
-    let topics = Topics { samples: topic(SAMPLES)?, allocations: topic(ALLOCATIONS)?, nodes: topic(NODES)? };
+    let taker = Taker::open(&config.transport).map_err(RunError::Log)?;
+    let topics = Topics { samples: taker.topic(SAMPLES)?, allocations: taker.topic(ALLOCATIONS)?, nodes: taker.topic(NODES)? };
     count_round(&metrics, &RoundReport::default());
     for (name, help) in [SKIPPED, UNTAKEN, UNFOUND, DROPPED] {
         counter(&metrics, name, help).add(0);
@@ -100,14 +101,24 @@ pub async fn agent(
     let (mut sources, unfound) = Sources::of(&config, &clock).await;
     counter(&metrics, UNFOUND.0, UNFOUND.1).add(unfound);
     agent.change(config.options.clone(), sources.targets()).map_err(RunError::Agent)?;
-    let recalled = agent.recall().map_err(RunError::Agent)?;
+    let recalled = match agent.recall() {
+        // A new node must not wait for Kafka. What it had seen before it lost its state ends when it is sighted elsewhere.
+        Err(AgentError::Produce(error)) if error.passes() && matches!(taker, Taker::Spool(_)) => {
+            tracing::warn!(
+                error = format!("{:#}", anyhow::Error::new(error)),
+                "there was no state file, and Kafka does not tell"
+            );
+            0
+        }
+        result => result.map_err(RunError::Agent)?,
+    };
     if recalled > 0 {
         tracing::warn!(recalled, "there was no state file; what the log tells of pods on devices goes on");
     }
     let restarted = agent.announce_restart(clock.now()).await.map_err(RunError::Agent)?;
     let interval_ms = config.options.interval_ms;
     count_targets(&metrics, agent.targets());
-    tracing::info!(targets = agent.targets(), interval_ms, restarted, log = %config.log_dir.display(), "agent started");
+    tracing::info!(targets = agent.targets(), interval_ms, restarted, "agent started");
 
     tokio::pin!(shutdown);
     let mut config = config;
@@ -120,12 +131,15 @@ pub async fn agent(
         let take_every_ms = interval_ms.min(TAKE_EVERY_MS);
         if !gathered.is_empty() && due(taken, take_every_ms, now) {
             taking.take(&mut agent, std::mem::take(&mut gathered), now).await?;
+            taker.count(&metrics);
             taken = Some(now);
             continue;
         }
         if due(retained, CLOSE_EVERY_MS, now) {
             retained = Some(now);
-            retain(&log, &metrics, now);
+            if let Err(error) = taker.retain(now, &metrics) {
+                tracing::error!(error = format!("{:#}", anyhow::Error::new(error)), "cannot drop old segments of the log")
+            }
         }
         // An interval at most: a clock that was put back is noticed then.
         let wait = [now.plus_ms(interval_ms.min(CLOSE_EVERY_MS))];
@@ -287,21 +301,95 @@ impl Taking {
     }
 }
 
-fn retain(log: &Log, metrics: &Metrics, now: Timestamp) {
-    match log.retain(now.ms()) {
-        Ok(dropped) => counter(metrics, DROPPED.0, DROPPED.1).add(dropped),
-        Err(error) => {
-            tracing::error!(error = format!("{:#}", anyhow::Error::new(error)), "cannot drop old segments of the log")
-        }
-    }
-}
-
 fn count_targets(metrics: &Metrics, targets: usize) {
     metrics.gauge("strandline_ingest_targets", "targets that are scraped", &[]).set(targets as f64);
 }
 
 fn count_reload(metrics: &Metrics, result: &str, count: u64) {
     metrics.counter(RELOADS.0, RELOADS.1, &[("result", result)]).add(count);
+}
+
+/// Where an agent's rounds are taken.
+enum Taker {
+    Log(Log),
+    Spool(Spool),
+}
+
+/// Topics that an agent writes and a sink reads.
+const TOPICS: [&str; 3] = [SAMPLES, ALLOCATIONS, NODES];
+
+impl Taker {
+    fn open(transport: &AgentTransport) -> Result<Self, TransportError> {
+        match transport {
+            AgentTransport::Log { dir, partitions, options } => {
+                let specs = TOPICS.map(|name| TopicSpec { name, partitions: *partitions });
+                Log::open(dir, &specs, *options).map(Taker::Log)
+            }
+            AgentTransport::Kafka { options, spool_dir, spool } => {
+                let kafka = Kafka::new(options.clone())?;
+                match kafka.prepare(&TOPICS) {
+                    Err(error) if error.passes() => {
+                        let error = format!("{:#}", anyhow::Error::new(error));
+                        tracing::warn!(error, "Kafka is not there; rounds go to the spool until it is");
+                    }
+                    result => result?,
+                }
+                let connect = |name: &'static str| {
+                    let kafka = kafka.clone();
+                    let connect: Connect = Box::new(move || {
+                        let missing = || TransportError::NoTopic { topic: name.to_owned(), path: "Kafka".into() };
+                        let topics = match kafka.topics(&[name]) {
+                            Err(TransportError::NoTopic { .. }) => kafka.prepare(&[name]).and_then(|()| kafka.topics(&[name]))?,
+                            result => result?,
+                        };
+                        topics.into_iter().next().map(|topic| topic as Arc<dyn Topic>).ok_or_else(missing)
+                    });
+                    (name, connect)
+                };
+                Spool::open(spool_dir, TOPICS.map(connect).into_iter().collect(), *spool).map(Taker::Spool)
+            }
+        }
+    }
+
+    fn topic(&self, name: &str) -> Result<Arc<dyn Topic>, RunError> {
+        let missing = || RunError::Log(TransportError::NoTopic { topic: name.to_owned(), path: "spool".into() });
+        match self {
+            Taker::Log(log) => log.topic(name).map(|topic| topic as Arc<dyn Topic>).map_err(RunError::Log),
+            Taker::Spool(spool) => spool.topic(name).map(|topic| topic as Arc<dyn Topic>).ok_or_else(missing),
+        }
+    }
+
+    fn retain(&self, now: Timestamp, metrics: &Metrics) -> Result<(), TransportError> {
+        match self {
+            Taker::Log(log) => counter(metrics, DROPPED.0, DROPPED.1).add(log.retain(now.ms())?),
+            Taker::Spool(spool) => spool.retain(now.ms())?,
+        }
+        Ok(())
+    }
+
+    fn count(&self, metrics: &Metrics) {
+        if let Taker::Spool(spool) = self {
+            count_spool(metrics, spool.counts());
+        }
+    }
+}
+
+fn count_spool(metrics: &Metrics, counts: &Counts) {
+    for (name, help, now) in [
+        ("strandline_ingest_spooled_total", "messages that went into the spool because Kafka did not take them", &counts.spooled),
+        ("strandline_ingest_forwarded_total", "messages that went from the spool to Kafka", &counts.forwarded),
+        ("strandline_ingest_spool_dropped_total", "messages that left the spool before Kafka had them", &counts.dropped),
+        ("strandline_ingest_spool_refused_total", "messages of the spool that Kafka refused for what they are", &counts.refused),
+    ] {
+        let shown = counter(metrics, name, help);
+        shown.add(now.load(Ordering::Relaxed).saturating_sub(shown.get()));
+    }
+    for (name, help, now) in [
+        ("strandline_ingest_spool_messages", "messages that wait in the spool", &counts.waiting),
+        ("strandline_ingest_spool_bytes", "bytes of the spool on disk", &counts.bytes),
+    ] {
+        metrics.gauge(name, help, &[]).set(now.load(Ordering::Relaxed) as f64);
+    }
 }
 
 /// Follows the log until `shutdown`, then publishes what it has read.
@@ -341,14 +429,22 @@ fn follow(
     count_step(metrics, &StepReport::default());
     count_close(metrics, &CloseReport::default());
     counter(metrics, STOPS.0, STOPS.1).add(0);
+    for reason in ["lost", "undecodable"] {
+        metrics.counter(REJECTS.0, REJECTS.1, &[("reason", reason)]).add(0);
+    }
     let mut closer = Closer::new(lake.clone(), config.close);
     let mut closed_at: Option<Timestamp> = None;
+    let kafka = match &config.transport {
+        SinkTransport::Kafka(options) => Some(Kafka::new(options.clone()).map_err(RunError::Log)?),
+        SinkTransport::Log(_) => None,
+    };
+    let mut prepared = false;
     // After a stumble nothing says that it is over until something was written: what is read is only in memory.
     let mut stumbled = false;
     'open: while !stop.load(Ordering::SeqCst) {
-        let topics = match topics(config) {
+        let topics = match topics(config, kafka.as_ref(), &mut prepared) {
             Ok(topics) => topics,
-            Err(error @ (TransportError::NoTopic { .. } | TransportError::Io { .. })) => {
+            Err(error) if error.passes() || matches!(error, TransportError::NoTopic { .. }) => {
                 tracing::warn!(error = format!("{:#}", anyhow::Error::new(error)), "waiting for the log");
                 ready.set(false);
                 pause(config.retry_every, stop);
@@ -366,7 +462,7 @@ fn follow(
             }
             Err(error) => return Err(RunError::Sink(error)),
         };
-        tracing::info!(lake = %lake.root().display(), log = %config.log_dir.display(), "sink follows the log");
+        tracing::info!(lake = %lake.root().display(), "sink follows the log");
         loop {
             let last = stop.load(Ordering::SeqCst);
             let now = clock.now();
@@ -415,9 +511,22 @@ fn follow(
     Ok(())
 }
 
-fn topics(config: &SinkConfig) -> Result<Vec<Arc<dyn Topic>>, TransportError> {
-    let log = Log::reader(&config.log_dir, local::Options::default())?;
-    [SAMPLES, ALLOCATIONS, NODES].into_iter().map(|name| log.topic(name).map(|t| t as Arc<dyn Topic>)).collect()
+/// The topics as they are now. `prepared` says whether their settings have been looked at.
+fn topics(config: &SinkConfig, kafka: Option<&Arc<Kafka>>, prepared: &mut bool) -> Result<Vec<Arc<dyn Topic>>, TransportError> {
+    match (&config.transport, kafka) {
+        (SinkTransport::Log(dir), _) => {
+            let log = Log::reader(dir, local::Options::default())?;
+            TOPICS.into_iter().map(|name| log.topic(name).map(|t| t as Arc<dyn Topic>)).collect()
+        }
+        (SinkTransport::Kafka(_), Some(kafka)) => {
+            if !*prepared {
+                kafka.prepare(&TOPICS)?;
+                *prepared = true;
+            }
+            Ok(kafka.topics(&TOPICS)?.into_iter().map(|t| t as Arc<dyn Topic>).collect())
+        }
+        (SinkTransport::Kafka(options), None) => Kafka::new(options.clone())?.topics(&TOPICS).map(|_| Vec::new()),
+    }
 }
 
 /// Closes what is due. What is buffered of hours that are over is published first.
@@ -428,11 +537,13 @@ fn close(
     now: Timestamp,
     behind: Option<Timestamp>,
 ) -> Result<(), RunError> {
-    let mut behind = behind;
+    let elsewhere = sink.behind_elsewhere().map_err(RunError::Sink)?;
+    let earlier = |mine: Option<Timestamp>| [mine, elsewhere].into_iter().flatten().min();
+    let mut behind = earlier(behind);
     if closer.due(now, behind) < closer.due(now, None) {
         let report = sink.flush(now).map_err(RunError::Sink)?;
         count_step(metrics, &report);
-        behind = report.behind_at;
+        behind = earlier(report.behind_at);
     }
     let report = closer.close(closer.due(now, behind), now).map_err(RunError::Close)?;
     count_close(metrics, &report);
@@ -465,10 +576,9 @@ fn count_close(metrics: &Metrics, report: &CloseReport) {
 fn passes(error: &SinkError) -> bool {
     match error {
         SinkError::Lake(error) => error.is_disk_full(),
-        // The agent, when it is started again, cuts a damaged end.
-        SinkError::Log(TransportError::Io { .. } | TransportError::Damaged { .. }) => true,
-        SinkError::Log(_)
-        | SinkError::UnknownTopic(_)
+        // The agent, when it is started again, cuts a damaged end; a broker comes back.
+        SinkError::Log(error) => error.passes(),
+        SinkError::UnknownTopic(_)
         | SinkError::Recreated { .. }
         | SinkError::Backwards { .. }
         | SinkError::Lost { .. }
@@ -569,13 +679,31 @@ fn count_round(metrics: &Metrics, report: &RoundReport) {
 fn count_step(metrics: &Metrics, report: &StepReport) {
     for (name, help, count) in [
         ("strandline_ingest_records_total", "messages read from the log", report.records),
-        ("strandline_ingest_rejects_total", "messages and parts of messages refused", report.rejects),
         ("strandline_ingest_lost_messages_total", "messages that were lost after they were taken", report.lost),
         ("strandline_ingest_hot_files_total", "hot files published", report.files),
         ("strandline_ingest_lost_swaps_total", "cuts that another writer had made first", report.lost_swaps),
     ] {
         counter(metrics, name, help).add(count);
     }
-    metrics.gauge("strandline_ingest_lag", "messages taken and not yet read", &[]).set(report.lag as f64);
+    for lag in &report.lag {
+        let labels = [("topic", lag.topic.as_str()), ("partition", &lag.partition.to_string())];
+        metrics.gauge("strandline_ingest_lag", "messages taken and not yet read", &labels).set(lag.messages as f64);
+    }
+    for (reason, count) in &report.reasons {
+        metrics.counter(REJECTS.0, REJECTS.1, &[("reason", reason)]).add(*count);
+    }
+    let took = |flush: &Flush| u64::try_from(flush.took.as_millis()).unwrap_or(u64::MAX);
+    for (name, help, count) in [
+        ("strandline_ingest_flushes_total", "intervals published", report.flushes.len() as u64),
+        ("strandline_ingest_flush_rows_total", "rows published", report.flushes.iter().map(|f| f.rows).sum()),
+        ("strandline_ingest_flush_bytes_total", "bytes of hot files published", report.flushes.iter().map(|f| f.bytes).sum()),
+        ("strandline_ingest_flush_milliseconds_total", "time spent publishing", report.flushes.iter().map(took).sum()),
+    ] {
+        counter(metrics, name, help).add(count);
+    }
+    if let Some(last) = report.flushes.last() {
+        let (name, help) = ("strandline_ingest_flush_last_seconds", "how long the last interval took to publish");
+        metrics.gauge(name, help, &[]).set(last.took.as_secs_f64());
+    }
     metrics.gauge("strandline_ingest_buffered", "messages read and not yet in files", &[]).set(report.buffered as f64);
 }

@@ -45,6 +45,7 @@ use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// When a sink cuts, and what it goes on from.
 #[derive(Debug, Clone)]
@@ -176,12 +177,46 @@ pub struct StepReport {
     pub rows: u64,
     /// Cuts that another writer had made first.
     pub lost_swaps: u64,
-    /// Messages that are taken and not yet read.
-    pub lag: u64,
+    /// Messages that are taken and not yet read, of every partition that this sink holds.
+    pub lag: Vec<Lag>,
     /// Messages that are read and not yet in files.
     pub buffered: u64,
-    /// Every message of before this time is in files (the times of their records); none where nothing is behind.
+    /// Every message of before this time is in files (the times of their records); none where nothing is behind. Of the
+    /// partitions that this sink holds; see [`Sink::behind_elsewhere`].
     pub behind_at: Option<Timestamp>,
+    /// What was refused, by reason.
+    pub reasons: BTreeMap<String, u64>,
+    /// Every interval that was published.
+    pub flushes: Vec<Flush>,
+}
+
+impl StepReport {
+    /// Messages that are taken and not yet read, of all partitions.
+    pub fn unread(&self) -> u64 {
+        self.lag.iter().map(|lag| lag.messages).sum()
+    }
+}
+
+/// How far a partition is behind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lag {
+    /// Topic.
+    pub topic: String,
+    /// Partition.
+    pub partition: u32,
+    /// Messages that are taken and not yet read.
+    pub messages: u64,
+}
+
+/// One interval that was published.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Flush {
+    /// Rows, of all tables.
+    pub rows: u64,
+    /// Bytes of its files.
+    pub bytes: u64,
+    /// How long it took.
+    pub took: Duration,
 }
 
 type Hook = Box<dyn FnMut(Step) -> ControlFlow<()> + Send>;
@@ -191,6 +226,7 @@ pub struct Sink {
     lake: Lake,
     options: Options,
     epoch: String,
+    topics: Vec<Arc<dyn Topic>>,
     parts: Vec<Part>,
     hook: Option<Hook>,
     /// Messages that were skipped as told, and are in no report yet.
@@ -220,16 +256,32 @@ struct Buffer {
 }
 
 impl Sink {
-    /// Takes up every partition of `topics` where the lake ends, completing what an earlier writer left incomplete.
+    /// Takes up the partitions of `topics` that are this reader's where the lake ends, completing what an earlier writer left
+    /// incomplete.
     pub fn open(lake: Lake, topics: Vec<Arc<dyn Topic>>, options: Options) -> Result<Sink, SinkError> {
         let epoch = format!("{:016x}", RandomState::new().hash_one(std::process::id()));
-        let mut sink = Sink { lake, options, epoch, parts: Vec::new(), hook: None, skipped: 0 };
+        let mut sink = Sink { lake, options, epoch, topics: Vec::new(), parts: Vec::new(), hook: None, skipped: 0 };
         for topic in topics {
-            let kind = Kind::of_topic(topic.name()).ok_or_else(|| SinkError::UnknownTopic(topic.name().to_owned()))?;
+            let kind = kind_of(&*topic)?;
             sink.check_id(&*topic, kind)?;
-            for partition in 0..topic.partitions() {
-                sink.parts.push(Part {
-                    kind,
+            sink.topics.push(topic);
+        }
+        sink.share()?;
+        Ok(sink)
+    }
+
+    /// Takes up partitions that have become this reader's, and lets go of those that are another's now: what was read of them
+    /// and is in no file is read by that one.
+    fn share(&mut self) -> Result<(), SinkError> {
+        for topic in self.topics.clone() {
+            let mine = topic.assigned().map_err(SinkError::Log)?;
+            self.parts.retain(|part| part.topic.name() != topic.name() || mine.contains(&part.partition));
+            for partition in mine {
+                if self.parts.iter().any(|p| p.topic.name() == topic.name() && p.partition == partition) {
+                    continue;
+                }
+                self.parts.push(Part {
+                    kind: kind_of(&*topic)?,
                     topic_id: topic.id(),
                     partition,
                     pos: 0,
@@ -238,10 +290,42 @@ impl Sink {
                     last_at_ms: None,
                     topic: topic.clone(),
                 });
-                sink.take_up(sink.parts.len() - 1)?;
+                if let Err(error) = self.take_up(self.parts.len() - 1) {
+                    // Not half taken up: the next step tries it whole.
+                    self.parts.pop();
+                    return Err(error);
+                }
             }
         }
-        Ok(sink)
+        Ok(())
+    }
+
+    /// A time before which everything is in files of the partitions that other sinks hold; none where nothing of them is behind.
+    /// Hours must not close without them.
+    pub fn behind_elsewhere(&self) -> Result<Option<Timestamp>, SinkError> {
+        let mut behind: Option<i64> = None;
+        for topic in &self.topics {
+            let table = first_table(kind_of(&**topic)?);
+            for partition in 0..topic.partitions() {
+                if self.parts.iter().any(|p| p.topic.name() == topic.name() && p.partition == partition) {
+                    continue;
+                }
+                let head = self.lake.hot_head(table, &topic.id(), partition).map_err(SinkError::Lake)?;
+                let pos = head.and_then(|(_, footer)| footer.end).map_or(0, |end| end + 1);
+                let bounds = topic.bounds(partition).map_err(SinkError::Log)?;
+                if bounds.end <= pos {
+                    continue;
+                }
+                // What its own sink stops at, hours stop at too.
+                let first = match topic.fetch(partition, pos, 1) {
+                    Ok(fetched) => fetched.messages.first().map_or(0, |m| m.at_ms),
+                    Err(TransportError::OutOfRange { .. }) => 0,
+                    Err(error) => return Err(SinkError::Log(error)),
+                };
+                behind = Some(behind.map_or(first, |at| at.min(first)));
+            }
+        }
+        Ok(behind.map(Timestamp::from_ms))
     }
 
     /// Calls `hook` at every step; where it breaks, the sink stops there as if it had died.
@@ -252,6 +336,7 @@ impl Sink {
     /// Reads all that is taken, and publishes what is due at `now`.
     pub fn step(&mut self, now: Timestamp) -> Result<StepReport, SinkError> {
         let mut report = StepReport::default();
+        self.share()?;
         for index in 0..self.parts.len() {
             self.read(index, now, &mut report)?;
         }
@@ -267,6 +352,7 @@ impl Sink {
     /// Reads all that is taken, and publishes all of it: before closing hours, and at the end.
     pub fn flush(&mut self, now: Timestamp) -> Result<StepReport, SinkError> {
         let mut report = StepReport::default();
+        self.share()?;
         for index in 0..self.parts.len() {
             self.read(index, now, &mut report)?;
             self.cut(index, &mut report)?;
@@ -279,7 +365,7 @@ impl Sink {
         for part in &self.parts {
             let end = part.topic.bounds(part.partition).map_err(SinkError::Log)?.end;
             let lag = end.saturating_sub(part.next);
-            report.lag += lag;
+            report.lag.push(Lag { topic: part.topic.name().to_owned(), partition: part.partition, messages: lag });
             report.buffered += part.next - part.pos;
             // Lower bounds for the times of what is not in files yet: the buffer's first record, else the last one read.
             let unwritten = part.buffer.as_ref().map(|b| b.first_at_ms);
@@ -290,6 +376,9 @@ impl Sink {
         let skipped = std::mem::take(&mut self.skipped);
         report.lost += skipped;
         report.rejects += skipped;
+        if skipped > 0 {
+            *report.reasons.entry("lost".to_owned()).or_default() += skipped;
+        }
         Ok(report)
     }
 
@@ -486,19 +575,31 @@ impl Sink {
         };
         let end = part.next - 1;
         report.rejects += buffer.batch.rejects;
+        for (reason, count) in &buffer.batch.reasons {
+            *report.reasons.entry(reason.clone()).or_default() += count;
+        }
         self.publish(index, end, buffer.batch, report)
     }
 
     fn publish(&mut self, index: usize, end: u64, batch: Batch, report: &mut StepReport) -> Result<(), SinkError> {
+        let began = Instant::now();
         let pos = self.parts[index].pos;
         let key = self.key(index, pos);
         let mut footer = self.footer(index, end, &batch);
+        // After the last fetch of these messages: ids do not come back, so all of them came from this topic.
+        self.parts[index].topic.verify().map_err(|error| match error {
+            TransportError::Recreated { topic, was, now } => {
+                SinkError::Recreated { topic, was: was.as_str().to_owned(), now: now.as_str().to_owned() }
+            }
+            error => SinkError::Log(error),
+        })?;
         let mut tables = batch.finish();
         let others: Vec<(&'static Table, RecordBatch)> = tables.drain(1..).filter(|(_, rows)| rows.num_rows() > 0).collect();
         footer.tables = Some(others.iter().map(|(table, _)| table.name).collect::<Vec<_>>().join(","));
         let Some((table, rows)) = tables.pop() else { return Ok(()) };
         self.at(Step::BeforeFirst)?;
         let sorted = lake::encode::sorted(table, &[rows]).map_err(SinkError::Lake)?;
+        let mut flush = Flush { rows: sorted.num_rows() as u64, bytes: 0, took: Duration::ZERO };
         let published = self.lake.publish_hot(table, &key, &[sorted], footer.clone()).map_err(SinkError::Lake)?;
         match published {
             Published::New | Published::AlreadyMine => {}
@@ -517,12 +618,20 @@ impl Sink {
         report.files += 1 + others.len() as u64;
         footer.tables = None;
         for (table, rows) in &others {
-            report.rows += rows.num_rows() as u64;
+            flush.rows += rows.num_rows() as u64;
             self.publish_other(index, pos, end, table, rows, &footer)?;
         }
         self.at(Step::Complete)?;
+        for table in std::iter::once(table).chain(others.iter().map(|(table, _)| *table)) {
+            let size = std::fs::metadata(self.lake.root().join(key.path(table)));
+            flush.bytes += size.map_or(0, |found| found.len());
+        }
+        flush.took = began.elapsed();
+        report.rows += flush.rows;
+        report.flushes.push(flush);
         let part = &mut self.parts[index];
         part.pos = end + 1;
+        part.topic.published(part.partition, part.pos);
         Ok(())
     }
 
@@ -572,6 +681,10 @@ impl Sink {
             Some(ControlFlow::Continue(())) | None => Ok(()),
         }
     }
+}
+
+fn kind_of(topic: &dyn Topic) -> Result<Kind, SinkError> {
+    Kind::of_topic(topic.name()).ok_or_else(|| SinkError::UnknownTopic(topic.name().to_owned()))
 }
 
 fn first_table(kind: Kind) -> &'static Table {

@@ -23,7 +23,7 @@
 
 mod partition;
 
-use super::{Bounds, Fetched, Position, Record, Topic, TopicId, TransportError};
+use super::{Bounds, Fetched, Position, Record, Topic, TopicId, TransportError, partition_of};
 use partition::{Partition, io};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -32,7 +32,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Bounds of the embedded log.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
     /// A segment is closed at this size. Default 64 MiB.
     pub segment_bytes: u64,
@@ -270,11 +270,27 @@ impl Topic for LocalTopic {
     fn bounds(&self, partition: u32) -> Result<Bounds, TransportError> {
         self.partition(partition)?.bounds()
     }
+
+    fn verify(&self) -> Result<(), TransportError> {
+        let (now, _) = read_topic_file(&self.dir)?;
+        if now == self.id {
+            return Ok(());
+        }
+        Err(TransportError::Recreated { topic: self.name.clone(), was: self.id.clone(), now })
+    }
 }
 
-/// The partition of a key.
-fn partition_of(key: &[u8], partitions: u32) -> u32 {
-    crc32fast::hash(key) % partitions.max(1)
+impl LocalTopic {
+    /// Drops what a spool has no use for any more: segments of `partition` whose messages all lie below `upto`, and the last
+    /// one too where that is all of it.
+    pub(super) fn trim(&self, partition: u32, upto: u64) -> Result<(), TransportError> {
+        self.partition(partition)?.trim(upto)
+    }
+
+    /// The first offset of the segment after the one that holds `offset`; none where that is the last.
+    pub(super) fn next_segment(&self, partition: u32, offset: u64) -> Result<Option<u64>, TransportError> {
+        Ok(self.partition(partition)?.next_segment(offset))
+    }
 }
 
 /// A lock whose holder panicked is taken all the same: every state behind these locks is valid between statements that

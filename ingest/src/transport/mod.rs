@@ -6,7 +6,8 @@
 //! sink  <──fetch from──────────────┘                 any number of times, always the same
 //! ```
 //!
-//! [`Topic`] is what every transport gives: Kafka, or the embedded [`local`] log. The promises, held by one conformance test
+//! [`Topic`] is what every transport gives: [`kafka`], or the embedded [`local`] log; a [`spool`] stands before Kafka on an
+//! agent's disk. The promises, held by one conformance test
 //! over every implementation:
 //!
 //! * `produce` returns when the batch is *taken*: on disk (fsync), or acknowledged. On an error any part of the batch may be
@@ -18,11 +19,16 @@
 //! The trait is plain blocking calls: its callers are a producer that must wait for the disk anyway and a sink that has a
 //! thread of its own.
 
+pub mod kafka;
 pub mod local;
+pub mod spool;
 
 pub use lake::path::TopicId;
 
+use rdkafka::error::KafkaError;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// What a producer hands over.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,7 +37,7 @@ pub struct Record {
     pub key: Vec<u8>,
     /// The message.
     pub value: Vec<u8>,
-    /// Its time, for retention and for what has no time of its own.
+    /// Its time, for retention and for what has no time of its own. After 1970: Kafka takes 0 for "now".
     pub at_ms: i64,
 }
 
@@ -109,6 +115,24 @@ pub trait Topic: Send + Sync {
 
     /// What a partition holds now.
     fn bounds(&self, partition: u32) -> Result<Bounds, TransportError>;
+
+    /// Asks anew whether this is still the topic that it was. What was fetched before this returns came from it.
+    ///
+    /// Errors: `Recreated` where the name now belongs to another topic, `Grown` where it has more partitions.
+    fn verify(&self) -> Result<(), TransportError>;
+
+    /// The partitions that this reader is to read now; all of them where nobody shares them out.
+    fn assigned(&self) -> Result<BTreeSet<u32>, TransportError> {
+        Ok((0..self.partitions()).collect())
+    }
+
+    /// Says that everything below `next` is in the lake. For whoever watches from outside; nothing is ever read back.
+    fn published(&self, _partition: u32, _next: u64) {}
+}
+
+/// The partition of a key, the same for every transport.
+pub fn partition_of(key: &[u8], partitions: u32) -> u32 {
+    crc32fast::hash(key) % partitions.max(1)
 }
 
 /// Why a transport could not do what it was asked.
@@ -217,4 +241,125 @@ pub enum TransportError {
         /// What is wrong.
         what: &'static str,
     },
+    /// Kafka did not do what it was asked. It may pass.
+    #[error("cannot {what} Kafka at {brokers}; is it up, and may this client do that?")]
+    Kafka {
+        /// What was tried.
+        what: &'static str,
+        /// Where.
+        brokers: String,
+        /// What librdkafka says.
+        #[source]
+        source: KafkaError,
+    },
+    /// Kafka did not answer in time. It may pass.
+    #[error("cannot {what} Kafka at {brokers}: no answer in {} ms; is it up, and are its addresses right?", wait.as_millis())]
+    Late {
+        /// What was tried.
+        what: &'static str,
+        /// Where.
+        brokers: String,
+        /// How long was waited.
+        wait: Duration,
+    },
+    /// A property that librdkafka does not take.
+    #[error("kafka: property `{key}`: {reason}; properties are those of librdkafka's CONFIGURATION.md")]
+    Property {
+        /// Its name.
+        key: String,
+        /// Why.
+        reason: String,
+    },
+    /// A message that the broker refuses for what it is, however often it is sent.
+    #[error("topic `{topic}` refuses a message for what it is; it is not sent again. Is this machine's clock right?")]
+    Refused {
+        /// Topic.
+        topic: String,
+        /// What the broker says.
+        #[source]
+        source: KafkaError,
+    },
+    /// A topic that could not be created.
+    #[error(
+        "cannot create topic `{topic}`; create it yourself: kafka-topics.sh --bootstrap-server SERVER --create --topic {topic} \
+         --partitions 6 --config cleanup.policy=delete --config retention.ms=604800000"
+    )]
+    NotCreated {
+        /// Topic.
+        topic: String,
+        /// What the broker says.
+        #[source]
+        source: KafkaError,
+    },
+    /// A topic whose settings would lose or change what it takes.
+    #[error(
+        "topic `{topic}` has {setting}={have}, and what is taken would not be safe there; set it: kafka-configs.sh --bootstrap-server \
+         SERVER --alter --topic {topic} --add-config {setting}={want}"
+    )]
+    Setting {
+        /// Topic.
+        topic: String,
+        /// Setting.
+        setting: &'static str,
+        /// Its value.
+        have: String,
+        /// A value that is right.
+        want: String,
+    },
+    /// A broker without identities of topics.
+    #[error("topic `{topic}` has no id, so that one created anew could not be told from it; Kafka 2.8 or later is needed")]
+    NoTopicId {
+        /// Topic.
+        topic: String,
+    },
+    /// The name belongs to another topic now.
+    #[error("topic `{topic}` was created anew: it was {}, and is now {}", was.as_str(), now.as_str())]
+    Recreated {
+        /// Topic.
+        topic: String,
+        /// Id when it was opened.
+        was: TopicId,
+        /// Id now.
+        now: TopicId,
+    },
+    /// The topic has got more partitions: it is to be opened again.
+    #[error("topic `{topic}` has {have} partitions now, and had {want}")]
+    Grown {
+        /// Topic.
+        topic: String,
+        /// Partitions it has.
+        have: u32,
+        /// Partitions it had.
+        want: u32,
+    },
+}
+
+impl TransportError {
+    /// Whether the same may succeed later, without anyone doing anything to the log.
+    pub fn passes(&self) -> bool {
+        match self {
+            TransportError::Io { .. }
+            | TransportError::Damaged { .. }
+            | TransportError::Kafka { .. }
+            | TransportError::Late { .. }
+            | TransportError::Grown { .. } => true,
+            TransportError::Full { .. }
+            | TransportError::Locked { .. }
+            | TransportError::ReadOnly { .. }
+            | TransportError::Poisoned { .. }
+            | TransportError::NoTopic { .. }
+            | TransportError::NoPartition { .. }
+            | TransportError::Partitions { .. }
+            | TransportError::BadName(_)
+            | TransportError::TooLarge { .. }
+            | TransportError::OutOfRange { .. }
+            | TransportError::Changed { .. }
+            | TransportError::Property { .. }
+            | TransportError::Refused { .. }
+            | TransportError::NotCreated { .. }
+            | TransportError::Setting { .. }
+            | TransportError::NoTopicId { .. }
+            | TransportError::Recreated { .. } => false,
+        }
+    }
 }

@@ -20,7 +20,7 @@ const NODES_OF_FLEET: usize = 12;
 pub struct Process(pub Child);
 
 impl Process {
-    fn start(arguments: &[&str], config: &Path) -> Self {
+    pub fn start(arguments: &[&str], config: &Path) -> Self {
         let child = Command::new(env!("CARGO_BIN_EXE_strandline-ingest"))
             .args(arguments)
             .arg("--config")
@@ -34,7 +34,7 @@ impl Process {
     }
 
     /// `kill -9`.
-    fn kill(mut self) {
+    pub fn kill(mut self) {
         assert!(self.0.try_wait().unwrap().is_none(), "it had ended by itself");
         self.0.kill().unwrap();
         self.0.wait().unwrap();

@@ -2,8 +2,10 @@
 #![allow(clippy::unwrap_used)]
 
 mod allocations;
+mod chaos;
 mod cluster;
 mod corpus;
+mod kafka;
 mod kill;
 mod operator;
 mod path;

@@ -248,7 +248,7 @@ async fn rounds_become_closed_hours_with_holders_failures_and_rejects() {
     let mut sink = world.sink(&log);
     let report = sink.flush(at(3700)).unwrap();
     // Six rounds; the sighting of train-0, and its end after two listings without it.
-    assert_eq!((report.records, report.lag, report.buffered, report.behind_at), (8, 0, 0, None));
+    assert_eq!((report.records, report.unread(), report.buffered, report.behind_at), (8, 0, 0, None));
     let mut closer = closer(lake.clone());
     let report = closer.close(at(3600), at(3700)).unwrap();
     assert_eq!(report.watermark.unwrap().closed_to, at(3600));
@@ -481,7 +481,7 @@ fn a_writer_that_was_paused_loses_the_swap_and_goes_on_behind_the_other() {
     fast.flush(at(1)).unwrap();
     topic.produce(&[round("n", 4, 3)]).unwrap();
     let report = slow.flush(at(2)).unwrap();
-    assert_eq!((report.lost_swaps, report.lag), (1, 1), "its buffer is dropped, the rest is to be read");
+    assert_eq!((report.lost_swaps, report.unread()), (1, 1), "its buffer is dropped, the rest is to be read");
     slow.flush(at(3)).unwrap();
     fast.flush(at(4)).unwrap();
     assert_eq!(hot(&lake, "gpu_samples").len(), 8);

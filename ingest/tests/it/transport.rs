@@ -5,7 +5,7 @@ use ingest::transport::{Bounds, Record, Topic, TransportError};
 use std::sync::Arc;
 
 /// Makes a topic of one transport, and lets go of it and opens it again.
-trait Harness {
+pub trait Harness {
     fn open(&mut self, name: &str, partitions: u32) -> Arc<dyn Topic>;
     fn close(&mut self);
     /// Deletes the topic, so that the next `open` creates it anew.
@@ -37,11 +37,14 @@ impl Harness for Local {
     }
 }
 
+/// Times of records are times.
+const EPOCH: i64 = 1_772_445_600_000;
+
 fn record(key: &str, value: &str, at_ms: i64) -> Record {
     Record { key: key.into(), value: value.into(), at_ms }
 }
 
-fn conformance(mut harness: impl Harness) {
+pub fn conformance(mut harness: impl Harness) {
     // A new topic is empty, has an id and the partitions that were asked for.
     let topic = harness.open("strandline.samples", 3);
     let id = topic.id();
@@ -54,7 +57,7 @@ fn conformance(mut harness: impl Harness) {
     assert!(topic.produce(&[]).unwrap().is_empty());
 
     // One key goes to one partition, in order; positions come in order of records.
-    let batch: Vec<Record> = (0..60).map(|n| record(&format!("node-{}", n % 6), &format!("v{n}"), n)).collect();
+    let batch: Vec<Record> = (0..60).map(|n| record(&format!("node-{}", n % 6), &format!("v{n}"), EPOCH + n)).collect();
     let positions = topic.produce(&batch).unwrap();
     assert_eq!(positions.len(), 60);
     for key in 0..6 {
@@ -99,13 +102,17 @@ fn conformance(mut harness: impl Harness) {
     assert_eq!(topic.id(), id);
     assert_eq!((0..3).map(|p| topic.bounds(p).unwrap()).collect::<Vec<_>>(), before);
     assert_eq!(topic.fetch(used[0], 0, usize::MAX).unwrap(), first);
-    let more = topic.produce(&[record("node-0", "again", 99)]).unwrap()[0];
+    topic.verify().unwrap();
+    assert_eq!(topic.assigned().unwrap(), (0..3).collect(), "nobody shares them out");
+    let more = topic.produce(&[record("node-0", "again", EPOCH + 99)]).unwrap()[0];
     assert_eq!(more.offset, before[more.partition as usize].end);
 
-    // A topic that was created anew has another id and begins at 0.
-    drop(topic);
+    // A topic that was created anew has another id and begins at 0; who holds the old one learns of it.
     harness.delete("strandline.samples");
-    let topic = harness.open("strandline.samples", 3);
+    let anew = harness.open("strandline.samples", 3);
+    assert!(matches!(topic.verify(), Err(TransportError::Recreated { now, .. }) if now == anew.id()));
+    drop(topic);
+    let topic = anew;
     assert_ne!(topic.id(), id);
     assert_eq!(topic.bounds(used[0]).unwrap(), Bounds { start: 0, end: 0 });
 }

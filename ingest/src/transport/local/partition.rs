@@ -258,6 +258,23 @@ impl Partition {
         Ok(out)
     }
 
+    /// Drops segments whose messages all lie below `upto`.
+    pub(super) fn trim(&mut self, upto: u64) -> Result<(), TransportError> {
+        let all = upto >= self.next && self.next == self.end;
+        if all && self.segments.last().is_some_and(|last| last.bytes > 0) {
+            self.roll()?;
+        }
+        while self.segments.len() > 1 && self.segments[1].base <= upto {
+            let segment = self.segments.remove(0);
+            fs::remove_file(&segment.path).map_err(io("remove", &segment.path))?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn next_segment(&self, offset: u64) -> Option<u64> {
+        self.segments.iter().map(|s| s.base).find(|base| *base > offset)
+    }
+
     /// Drops old segments; returns how many messages went.
     pub(super) fn retain(&mut self, now_ms: i64) -> Result<u64, TransportError> {
         let mut total: u64 = self.segments.iter().map(|s| s.bytes).sum();

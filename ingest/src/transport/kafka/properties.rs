@@ -1,0 +1,91 @@
+//! What the operator gives librdkafka: brokers, TLS, SASL and the like, passed through; never shown.
+
+use rdkafka::ClientConfig;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Properties of librdkafka. `Debug` shows their names only: some values are secrets.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Properties {
+    brokers: String,
+    given: BTreeMap<String, String>,
+}
+
+/// Properties that the promises of this transport stand on.
+const OURS: &[&str] = &[
+    "acks",
+    "allow.auto.create.topics",
+    "auto.offset.reset",
+    "bootstrap.servers",
+    "delivery.timeout.ms",
+    "enable.auto.commit",
+    "enable.auto.offset.store",
+    "enable.idempotence",
+    "enable.partition.eof",
+    "group.id",
+    "isolation.level",
+    "max.in.flight",
+    "max.in.flight.requests.per.connection",
+    "message.max.bytes",
+    "message.timeout.ms",
+    "metadata.broker.list",
+    "partition.assignment.strategy",
+    "request.required.acks",
+    "transactional.id",
+];
+
+impl Properties {
+    /// `brokers` as `host:port,host:port`. Errors: the name of a property that is ours to set.
+    pub fn new(brokers: &str, given: BTreeMap<String, String>) -> Result<Self, String> {
+        match given.keys().find(|key| OURS.contains(&key.as_str())) {
+            Some(key) => Err(key.clone()),
+            None => Ok(Properties { brokers: brokers.to_owned(), given }),
+        }
+    }
+
+    /// The brokers that are asked first.
+    pub fn brokers(&self) -> &str {
+        &self.brokers
+    }
+
+    /// Defaults, what was given over them, `ours` over both.
+    pub(super) fn config(&self, role: &str, ours: &[(&str, &str)]) -> ClientConfig {
+        let mut config = ClientConfig::new();
+        config
+            .set("client.id", format!("strandline-{role}"))
+            .set("socket.keepalive.enable", "true")
+            .set("reconnect.backoff.max.ms", "5000")
+            .set("log.connection.close", "false");
+        for (key, value) in &self.given {
+            config.set(key, value);
+        }
+        config.set("bootstrap.servers", &self.brokers).set("allow.auto.create.topics", "false");
+        for (key, value) in ours {
+            config.set(*key, *value);
+        }
+        config
+    }
+}
+
+impl fmt::Debug for Properties {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Properties")
+            .field("brokers", &self.brokers)
+            .field("given", &self.given.keys().collect::<Vec<_>>())
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_not_shown_and_ours_are_refused() {
+        let given = |key: &str| BTreeMap::from([(key.to_owned(), "hush".to_owned())]);
+        let properties = Properties::new("a:1", given("sasl.password"));
+        let shown = format!("{properties:?}");
+        assert!(shown.contains("sasl.password") && !shown.contains("hush"), "{shown}");
+        assert_eq!(Properties::new("a:1", given("acks")), Err("acks".to_owned()));
+    }
+}

@@ -1,0 +1,218 @@
+//! Messages from a broker, by offsets that the caller names: one consumer, one queue a partition.
+
+use super::{Bounds, Context, Fetched, Options, TransportError};
+use crate::transport::Message;
+use rdkafka::client::Client;
+use rdkafka::consumer::base_consumer::PartitionQueue;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::Message as _;
+use rdkafka::{Offset, TopicPartitionList};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// One consumer for all that is read.
+pub(super) struct Reader {
+    options: Options,
+    consumer: Arc<BaseConsumer<Context>>,
+    parts: Mutex<HashMap<(&'static str, i32), Arc<Mutex<Part>>>>,
+}
+
+/// One partition that is read.
+struct Part {
+    queue: PartitionQueue<Context>,
+    /// The offset after the last message that the queue gave; none: the consumer is not sent there yet.
+    next: Option<u64>,
+}
+
+impl Reader {
+    pub(super) fn new(options: &Options) -> Result<Self, TransportError> {
+        let consumer: BaseConsumer<Context> = options.properties.client(
+            "reader",
+            &[
+                // librdkafka wants a name; nothing is ever joined or committed under it.
+                ("group.id", "strandline-reader"),
+                ("enable.auto.commit", "false"),
+                ("enable.auto.offset.store", "false"),
+                // Never skip by itself: what is out of range is the caller's to judge.
+                ("auto.offset.reset", "error"),
+                // What the end of the log is, is asked; nobody writes these topics in transactions.
+                ("isolation.level", "read_uncommitted"),
+                // A partition's queue, so that all of them are bounded.
+                ("queued.max.messages.kbytes", "4096"),
+                ("queued.min.messages", "20000"),
+                ("fetch.wait.max.ms", "100"),
+            ],
+            Context,
+        )?;
+        Ok(Reader { options: options.clone(), consumer: Arc::new(consumer), parts: Mutex::default() })
+    }
+
+    pub(super) fn client(&self) -> &Client<Context> {
+        self.consumer.client()
+    }
+
+    /// Low and high watermark. Tries again while a partition moves between brokers.
+    pub(super) fn bounds(&self, topic: &'static str, partition: i32) -> Result<Bounds, TransportError> {
+        let deadline = Instant::now() + self.options.timeout;
+        loop {
+            // Events of the consumer, which nobody else serves.
+            if let Some(Err(error)) = self.consumer.poll(Duration::ZERO) {
+                tracing::debug!(%error, "consumer");
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.consumer.fetch_watermarks(topic, partition, left) {
+                Ok((start, end)) => {
+                    return Ok(Bounds { start: u64::try_from(start).unwrap_or(0), end: u64::try_from(end).unwrap_or(0) });
+                }
+                Err(error) if moving(&error) && Instant::now() + RETRY < deadline => std::thread::sleep(RETRY),
+                Err(error) => return Err(self.options.properties.failed("ask for offsets", error)),
+            }
+        }
+    }
+
+    /// Messages of `[from, end)`; the caller knows that the partition holds them.
+    pub(super) fn fetch(
+        &self,
+        topic: &'static str,
+        partition: i32,
+        from: u64,
+        end: u64,
+        max_bytes: usize,
+    ) -> Result<Fetched, TransportError> {
+        let mut out = Fetched { messages: Vec::new(), next: from, lost: Vec::new() };
+        if from >= end {
+            return Ok(out);
+        }
+        let part = self.part(topic, partition)?;
+        let mut part = part.lock().unwrap_or_else(PoisonError::into_inner);
+        self.go_to(&mut part, topic, partition, from)?;
+        let deadline = Instant::now() + self.options.timeout;
+        let mut bytes = 0;
+        while out.next < end && (out.messages.is_empty() || bytes < max_bytes) {
+            // The first one is waited for; after it, a short moment, since the broker sends what it has in pieces.
+            let wait = if out.messages.is_empty() { RETRY } else { Duration::from_millis(5) };
+            match part.queue.poll(wait) {
+                Some(Ok(message)) => {
+                    let Ok(offset) = u64::try_from(message.offset()) else { continue };
+                    part_next(&mut out, offset, from, &message, &mut bytes);
+                    part.next = Some(offset + 1);
+                }
+                Some(Err(error)) => {
+                    // Sent there anew at the next try.
+                    part.next = None;
+                    if !moving(&error) {
+                        return Err(self.options.properties.failed("fetch", error));
+                    }
+                    break;
+                }
+                None if !out.messages.is_empty() => break,
+                None if Instant::now() >= deadline => {
+                    part.next = None;
+                    return Err(self.options.properties.late("fetch", self.options.timeout));
+                }
+                None => {
+                    if let Some(Err(error)) = self.consumer.poll(Duration::ZERO) {
+                        tracing::debug!(%error, "consumer");
+                    }
+                }
+            }
+        }
+        Ok(out)
+    }
+
+    /// Stops fetching what this reader has no use for any more.
+    pub(super) fn keep(&self, topic: &'static str, partitions: &BTreeSet<u32>) {
+        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        let gone = |(name, number): &(&'static str, i32)| {
+            *name == topic && !u32::try_from(*number).is_ok_and(|number| partitions.contains(&number))
+        };
+        let names: Vec<_> = parts.keys().copied().filter(gone).collect();
+        for (topic, number) in names {
+            parts.remove(&(topic, number));
+            if let Err(error) = self.consumer.incremental_unassign(&one(topic, number, Offset::Invalid)) {
+                tracing::debug!(%error, topic, number, "cannot stop reading");
+            }
+        }
+    }
+
+    fn part(&self, topic: &'static str, partition: i32) -> Result<Arc<Mutex<Part>>, TransportError> {
+        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(part) = parts.get(&(topic, partition)) {
+            return Ok(part.clone());
+        }
+        // Before it is assigned, so that the consumer's own queue never gets one of its messages.
+        let queue = self
+            .consumer
+            .split_partition_queue(topic, partition)
+            .ok_or_else(|| self.options.properties.late("make a queue for", Duration::ZERO))?;
+        let part = Arc::new(Mutex::new(Part { queue, next: None }));
+        parts.insert((topic, partition), part.clone());
+        Ok(part)
+    }
+
+    /// Has the consumer fetch from `from` on, where it does not already.
+    fn go_to(&self, part: &mut Part, topic: &'static str, partition: i32, from: u64) -> Result<(), TransportError> {
+        if part.next == Some(from) {
+            return Ok(());
+        }
+        let failed = |error| self.options.properties.failed("go to an offset", error);
+        let held = self.consumer.assignment().map_err(failed)?;
+        if held.find_partition(topic, partition).is_some() {
+            self.consumer.incremental_unassign(&one(topic, partition, Offset::Invalid)).map_err(failed)?;
+        }
+        // What the queue still holds of before is older than `from`, or comes again: it is filtered by offset.
+        while part.queue.poll(Duration::ZERO).is_some() {}
+        let at = Offset::Offset(i64::try_from(from).unwrap_or(i64::MAX));
+        self.consumer.incremental_assign(&one(topic, partition, at)).map_err(failed)?;
+        part.next = Some(from);
+        Ok(())
+    }
+}
+
+/// Time between two tries.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// Adds a message, unless it is not the next one: a log may deliver what lies before the offset that was asked for.
+fn part_next(out: &mut Fetched, offset: u64, from: u64, message: &rdkafka::message::BorrowedMessage<'_>, bytes: &mut usize) {
+    if offset < out.next.max(from) {
+        return;
+    }
+    let (key, value) = (message.key().unwrap_or_default(), message.payload().unwrap_or_default());
+    *bytes += key.len() + value.len();
+    out.next = offset + 1;
+    out.messages.push(Message {
+        offset,
+        key: key.to_vec(),
+        value: value.to_vec(),
+        at_ms: message.timestamp().to_millis().unwrap_or(0),
+    });
+}
+
+fn one(topic: &str, partition: i32, offset: Offset) -> TopicPartitionList {
+    let mut list = TopicPartitionList::new();
+    // Fails only for an offset that is no offset.
+    let _ = list.add_partition_offset(topic, partition, offset);
+    list
+}
+
+/// Whether an error goes away when a partition has its leader again.
+fn moving(error: &KafkaError) -> bool {
+    matches!(
+        error.rdkafka_error_code(),
+        Some(
+            RDKafkaErrorCode::NotLeaderForPartition
+                | RDKafkaErrorCode::LeaderNotAvailable
+                | RDKafkaErrorCode::FencedLeaderEpoch
+                | RDKafkaErrorCode::UnknownLeaderEpoch
+                | RDKafkaErrorCode::OffsetNotAvailable
+                | RDKafkaErrorCode::BrokerTransportFailure
+                | RDKafkaErrorCode::AllBrokersDown
+                | RDKafkaErrorCode::Resolve
+                | RDKafkaErrorCode::RequestTimedOut
+                | RDKafkaErrorCode::OperationTimedOut
+                | RDKafkaErrorCode::PartitionEOF
+        )
+    )
+}
