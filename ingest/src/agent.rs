@@ -345,7 +345,7 @@ impl Agent {
         topic.verify()?;
         // Only where this agent's nodes have their messages: other nodes' may be many.
         let of = |known: &Known| partition_of(&publish::key(&self.options.cluster, &known.target.node), topic.partitions());
-        let partitions: BTreeSet<u32> = self.targets.iter().map(of).collect();
+        let partitions: BTreeSet<u32> = self.targets.iter().flatten().map(of).collect();
         for partition in partitions {
             let bounds = topic.bounds(partition)?;
             let mut next = bounds.start;
@@ -433,7 +433,7 @@ impl Agent {
 
     /// Takes the devices of the ResourceSlices of target number `index`'s node: claims name devices by them.
     pub fn know_slices(&mut self, index: usize, slices: Vec<SliceDevice>) {
-        if let Some(known) = self.targets.get_mut(index) {
+        if let Some(Some(known)) = self.targets.get_mut(index) {
             known.memory.set_slices(slices);
         }
     }

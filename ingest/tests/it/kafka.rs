@@ -165,13 +165,19 @@ fn a_group_shares_partitions_out_and_what_one_lets_go_another_takes_up() {
         topics(options)
     };
     let first = group(4);
-    let held = |topics: &[Arc<KafkaTopic>]| topics[0].assigned().unwrap();
-    wait_for("assignment", || held(&first).len() == 4);
+    // Shares are even over all topics together, not within each.
+    let held = |topics: &[Arc<KafkaTopic>]| -> BTreeSet<(usize, u32)> {
+        let of = |(n, topic): (usize, &Arc<KafkaTopic>)| topic.assigned().unwrap().into_iter().map(move |p| (n, p));
+        topics.iter().enumerate().flat_map(of).collect()
+    };
+    wait_for("assignment", || held(&first).len() == 12);
     let second = group(4);
-    wait_for("rebalance", || held(&first).len() == 2 && held(&second).len() == 2);
-    assert!(held(&first).is_disjoint(&held(&second)));
+    wait_for("rebalance", || {
+        let both = [held(&first), held(&second)];
+        both.iter().all(|held| held.len() == 6) && both[0].is_disjoint(&both[1])
+    });
     drop(second);
-    wait_for("rebalance", || held(&first).len() == 4);
+    wait_for("rebalance", || held(&first).len() == 12);
 }
 
 #[test]

@@ -127,7 +127,8 @@ fn two_processes_that_close_hours_leave_nothing_out() {
 fn fill(folder: &Path, name: &str) -> Vec<PathBuf> {
     fs::create_dir_all(folder).unwrap();
     let path = |n: usize| folder.join(format!(".{name}.{}-{n}.tmp", std::process::id()));
-    let paths: Vec<PathBuf> = (0..5000).map(path).collect();
+    // Names count up within the process, and other tests write tens of thousands of files in it.
+    let paths: Vec<PathBuf> = (0..100_000).map(path).collect();
     for path in &paths {
         std::os::unix::fs::symlink("/dev/full", path).unwrap();
     }

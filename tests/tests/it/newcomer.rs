@@ -39,6 +39,10 @@ fn a_node_without_inventory_has_no_known_capacity_whatever_the_grouping() {
             .sum();
         assert_eq!(allocated, 3_600_000, "{by}");
     }
+    // Plain SQL over the files says the same: what nobody holds there is no row, so no sum claims it.
+    for none in ["SELECT kind, reason, ms FROM gpu_hours WHERE kind <> 'owner'", "SELECT device FROM device_hours"] {
+        assert_eq!(succeeds(&["sql", "--lake", &lake, "--format", "json", none]).trim(), "", "{none}");
+    }
     let proof: serde_json::Value = serde_json::from_str(&succeeds(&["check", "--lake", &lake, "--format", "json"])).unwrap();
     assert_eq!((&proof["closes"], &proof["device_hours"]), (&true.into(), &0.into()), "nothing to hold it against: {proof}");
 }
