@@ -336,7 +336,8 @@ mod tests {
         let lake = Lake::create(folder.path()).unwrap();
         let table = tables::get("gpu_hours");
         for (shard, workloads) in [[Some("w"), Some("w"), None], [Some("w"), None, None]].into_iter().enumerate() {
-            let columns = table.schema().fields().iter().map(|field| -> ArrayRef {
+            let schema = table.schema();
+            let columns = schema.fields().iter().map(|field| -> ArrayRef {
                 match field.name().as_str() {
                     "hour_start" => Arc::new(TimestampMicrosecondArray::from(vec![0; 3]).with_timezone("UTC")),
                     "workload" => Arc::new(StringArray::from(workloads.to_vec())),
@@ -346,7 +347,7 @@ mod tests {
                     _ => arrow::array::new_null_array(field.data_type(), 3),
                 }
             });
-            let batch = RecordBatch::try_new(table.schema(), columns.collect()).unwrap();
+            let batch = RecordBatch::try_new(schema.clone(), columns.collect()).unwrap();
             let key = ClosedKey { hour: Timestamp::from_ms(0), shard: u32::try_from(shard).unwrap() };
             let path = lake.publish_closed(table, key, &[batch], Footer::default()).unwrap();
             let scan = Scan {

@@ -34,7 +34,7 @@ fn pages_that_are_none() {
         fails(&["parse", &path], 1, words);
     }
     fails(&["parse", "/no/such/file"], 1, &["/no/such/file"]);
-    fails(&["parse", "https://localhost/metrics"], 2, &["https"]);
+    fails(&["parse", "https://127.0.0.1:1/metrics"], 1, &["127.0.0.1:1"]);
     fails(&["parse", "http://127.0.0.1:1/metrics"], 1, &["127.0.0.1:1"]);
 }
 
