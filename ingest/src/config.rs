@@ -443,14 +443,8 @@ impl AgentConfig {
         ))?;
         options.state_file = Some(state_dir.join("agent-state.json"));
         let max_message_bytes = options.max_message_bytes;
-        let mut log = local::Options::default();
-        log.retention_ms = file.log_retention.map_or(log.retention_ms, Span::ms);
-        log.retention_bytes = file.log_retention_bytes.unwrap_or(log.retention_bytes);
+        let (log_partitions, mut log) = log_bounds(file.log_partitions, file.log_retention, file.log_retention_bytes)?;
         log.record_bytes = log.record_bytes.max(max_message_bytes + 1024);
-        let log_partitions = file.log_partitions.unwrap_or(1);
-        if !(1..=10_000).contains(&log_partitions) {
-            return Err(ConfigError::Bad { key: "log_partitions", reason: "1 to 10,000".to_owned() });
-        }
         let mut bounds = spool::Options { record_bytes: log.record_bytes, ..spool::Options::default() };
         bounds.bytes = file.spool_bytes.unwrap_or(bounds.bytes);
         positive("spool_bytes", i64::try_from(bounds.bytes).unwrap_or(i64::MAX))?;
@@ -552,6 +546,22 @@ impl SinkConfig {
         let listen = args.listen.or(file.listen).unwrap_or_else(|| "127.0.0.1:9402".to_owned());
         Ok(SinkConfig { lake, transport, sink, close, retry_every: Duration::from_secs(5), listen })
     }
+}
+
+/// Partitions and bounds of the embedded log, by its keys in a file.
+pub(crate) fn log_bounds(
+    partitions: Option<u32>,
+    retention: Option<Span>,
+    bytes: Option<u64>,
+) -> Result<(u32, local::Options), ConfigError> {
+    let mut log = local::Options::default();
+    log.retention_ms = retention.map_or(log.retention_ms, Span::ms);
+    log.retention_bytes = bytes.unwrap_or(log.retention_bytes);
+    let partitions = partitions.unwrap_or(1);
+    if !(1..=10_000).contains(&partitions) {
+        return Err(ConfigError::Bad { key: "log_partitions", reason: "1 to 10,000".to_owned() });
+    }
+    Ok((partitions, log))
 }
 
 const NO_LOG: ConfigError = ConfigError::Missing(

@@ -67,7 +67,7 @@ pub(crate) fn offset_ms(node: &str, page: &str, interval_ms: i64) -> i64 {
     hash.update(&[0]);
     hash.update(page.as_bytes());
     // Below the interval, for the hash is below 2^32; intervals are below 2^32 ms.
-    (i128::from(hash.finalize()) * i128::from(interval_ms) >> 32) as i64
+    ((i128::from(hash.finalize()) * i128::from(interval_ms)) >> 32) as i64
 }
 
 #[cfg(test)]

@@ -7,7 +7,8 @@
 //! With a folder, the lakes stay there, and are used again by the next run with the same number of GPUs.
 //!
 //! Budgets (DESIGN 7), on two cores: the day's 57.6 M samples in 60 s and under 2 GiB, the month report in 1 s; at most 1.5 times
-//! DuckDB's time on the same files. Short measurements are the fastest of three, ours and the peer's alike. Each figure is taken in a process of its own, so that its peak memory is its own.
+//! DuckDB's time on the same files. Short measurements are the fastest of three, ours and the peer's alike. Each is taken in a
+//! process of its own, so that its peak memory is its own.
 //! Estimate before the first run: the ledger needs 0.5 us a sample on one core (`-p ledger`), reading it about as much: 30 s on
 //! two cores; the report folds 7.2 M rows of 20 columns at some 50 ns a row: 0.4 s. Measured: `docs/performance.md`.
 

@@ -239,19 +239,19 @@ pub struct Totals {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Recalled {
     /// Of a holding by the API server.
-    Holding(Holding),
+    Holding(Box<Holding>),
     /// Of a pod that waits.
-    Demand(proto::Demand),
+    Demand(Box<proto::Demand>),
     /// Of a node by the API server.
-    Node(proto::Node),
+    Node(Box<proto::Node>),
 }
 
 impl Recalled {
     /// What a message of the allocations topic says, where it is the API server's word on `cluster`.
     pub fn allocation(value: &[u8], cluster: &str) -> Option<Self> {
         match Allocation::decode(value).ok()?.state? {
-            allocation::State::Holding(h) if h.cluster == cluster && h.source == "api" => Some(Recalled::Holding(h)),
-            allocation::State::Demand(d) if d.cluster == cluster => Some(Recalled::Demand(d)),
+            allocation::State::Holding(h) if h.cluster == cluster && h.source == "api" => Some(Recalled::Holding(Box::new(h))),
+            allocation::State::Demand(d) if d.cluster == cluster => Some(Recalled::Demand(Box::new(d))),
             allocation::State::Holding(_) | allocation::State::Demand(_) => None,
         }
     }
@@ -259,7 +259,7 @@ impl Recalled {
     /// The same of the nodes topic.
     pub fn node(value: &[u8], cluster: &str) -> Option<Self> {
         let node = proto::Node::decode(value).ok()?;
-        (node.cluster == cluster && node.source == "api").then_some(Recalled::Node(node))
+        (node.cluster == cluster && node.source == "api").then(|| Recalled::Node(Box::new(node)))
     }
 
     /// Names what it is a state of.

@@ -1,6 +1,6 @@
 //! Configuration of `allocations`.
 
-use crate::config::{ConfigError, Span, names, positive, read};
+use crate::config::{ConfigError, Span, log_bounds, names, positive, read};
 use crate::transport::local;
 use attribution::pods::options::NodeLabels;
 use attribution::pods::{Options, TeamSource};
@@ -184,13 +184,7 @@ impl AllocationsConfig {
             let reason = "at most 10m: who begins reads half an hour of the log, and must find everything in it".to_owned();
             return Err(ConfigError::Bad { key: "snapshot_every", reason });
         }
-        let mut log = local::Options::default();
-        log.retention_ms = file.log_retention.map_or(log.retention_ms, Span::ms);
-        log.retention_bytes = file.log_retention_bytes.unwrap_or(log.retention_bytes);
-        let log_partitions = file.log_partitions.unwrap_or(1);
-        if !(1..=10_000).contains(&log_partitions) {
-            return Err(ConfigError::Bad { key: "log_partitions", reason: "1 to 10,000".to_owned() });
-        }
+        let (log_partitions, log) = log_bounds(file.log_partitions, file.log_retention, file.log_retention_bytes)?;
         Ok(AllocationsConfig {
             cluster,
             kubeconfig: args.kubeconfig.or(file.kubeconfig),

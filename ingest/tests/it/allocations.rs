@@ -63,21 +63,21 @@ impl States {
 
     fn holding(&self, pod: &str) -> Option<Holding> {
         Self::all(&*self.0, Recalled::allocation).into_iter().find_map(|state| match state {
-            Recalled::Holding(h) if h.pod == pod => Some(h),
+            Recalled::Holding(h) if h.pod == pod => Some(*h),
             _ => None,
         })
     }
 
     fn demand(&self, pod: &str) -> Option<Demand> {
         Self::all(&*self.0, Recalled::allocation).into_iter().find_map(|state| match state {
-            Recalled::Demand(d) if d.pod == pod => Some(d),
+            Recalled::Demand(d) if d.pod == pod => Some(*d),
             _ => None,
         })
     }
 
     fn node(&self, name: &str) -> Option<Node> {
         Self::all(&*self.1, Recalled::node).into_iter().find_map(|state| match state {
-            Recalled::Node(n) if n.node == name => Some(n),
+            Recalled::Node(n) if n.node == name => Some(*n),
             _ => None,
         })
     }

@@ -246,8 +246,8 @@ fn open(lake: Lake, topic: Arc<dyn Topic>, options: sink::Options, seed: u64) ->
     }
 }
 
-/// Every offset in the hot tree once, every round in the closed tree once.
-fn proof(lake: &Lake, world: &World, seed: u64) {
+/// Offsets of rounds in the hot tree, by partition, in no order.
+pub fn hot_offsets(lake: &Lake) -> BTreeMap<u32, Vec<u64>> {
     use arrow::array::AsArray;
     let mut offsets: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
     let scrapes = tables::get("scrapes");
@@ -257,6 +257,12 @@ fn proof(lake: &Lake, world: &World, seed: u64) {
             offsets.entry(file.key.partition).or_default().extend(column.values().iter().map(|o| *o as u64));
         }
     }
+    offsets
+}
+
+/// Every offset in the hot tree once, every round in the closed tree once.
+fn proof(lake: &Lake, world: &World, seed: u64) {
+    let mut offsets = hot_offsets(lake);
     let mut taken = BTreeSet::new();
     for (partition, part) in world.parts.iter().enumerate() {
         let mut found = offsets.remove(&(partition as u32)).unwrap_or_default();

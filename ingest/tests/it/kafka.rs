@@ -1,5 +1,6 @@
 //! A real Apache Kafka on loopback: the transport's promises, TLS and SASL, and `kill -9` of everything under load.
 
+use crate::chaos::hot_offsets;
 use crate::kill::{Process, wait_for};
 use crate::path::{Exporter, closed, closer};
 use crate::transport::{Harness, conformance};
@@ -10,8 +11,8 @@ use ingest::transport::{Record, Topic, TransportError};
 use lake::Lake;
 use rdkafka::admin::{AdminClient, AdminOptions};
 use rdkafka::client::DefaultClientContext;
+use schemas::Timestamp;
 use schemas::proto::{Message, ScrapeRound};
-use schemas::{Timestamp, tables};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -326,16 +327,9 @@ fn one_life(broker: &mut Broker, exporter: &str, seed: u64) {
     Sink::open(lake.clone(), topics, sink::Options::default()).unwrap().flush(far).unwrap();
     closer(lake.clone()).close(far, far).unwrap();
     // Hot files hold every offset once.
-    let mut offsets: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
-    let scrapes = tables::get("scrapes");
-    for file in lake.hot_files(scrapes).unwrap() {
-        for batch in lake::read::rows(scrapes, &file.path, Some(&["log_offset"])).unwrap() {
-            use arrow::array::AsArray;
-            let column = batch.column(0).as_primitive::<arrow::datatypes::Int64Type>();
-            offsets.entry(file.key.partition).or_default().extend(column.values().iter().map(|o| *o as u64));
-        }
-    }
-    for (partition, mut found) in offsets {
+    let mut offsets = hot_offsets(&lake);
+    for partition in 0..now[0].partitions() {
+        let mut found = offsets.remove(&partition).unwrap_or_default();
         found.sort_unstable();
         let expected: Vec<u64> = all.iter().filter(|m| m.0 == partition).map(|m| m.1).collect();
         assert_eq!(found, expected, "seed {seed}: partition {partition}");

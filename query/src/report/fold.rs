@@ -161,11 +161,14 @@ type Job = [u32; 3];
 /// The number of no text.
 const NO_TEXT: u32 = u32::MAX;
 
+/// A job in a place, its utilized and its seen time.
+type JobTime = ((usize, Job), (i64, i64));
+
 /// Utilized and seen time of each job in each place. Few jobs of one fleet share their last name, and few are in several groups,
 /// so a short list by that name is faster than a hash of all of it; what is more goes by hash.
 #[derive(Default)]
 struct Times {
-    by_name: Vec<Vec<((usize, Job), (i64, i64))>>,
+    by_name: Vec<Vec<JobTime>>,
     others: HashMap<(usize, Job), (i64, i64), FixedState>,
 }
 
@@ -190,7 +193,7 @@ impl Times {
         *time = (time.0 + utilized, time.1 + seen);
     }
 
-    fn all(self) -> impl Iterator<Item = ((usize, Job), (i64, i64))> {
+    fn all(self) -> impl Iterator<Item = JobTime> {
         self.by_name.into_iter().flatten().chain(self.others)
     }
 }

@@ -16,8 +16,11 @@ use std::time::{Duration, Instant};
 pub(super) struct Reader {
     options: Options,
     consumer: Arc<BaseConsumer<Context>>,
-    parts: Mutex<HashMap<(&'static str, i32), Arc<Mutex<Part>>>>,
+    parts: Mutex<Parts>,
 }
+
+/// Partitions by topic and number, each with a lock of its own: one that waits delays no other.
+type Parts = HashMap<(&'static str, i32), Arc<Mutex<Part>>>;
 
 /// One partition that is read.
 struct Part {
