@@ -177,13 +177,12 @@ fn by_hour(table: &'static Table, batches: &[RecordBatch]) -> Result<BTreeMap<Ti
 fn unique(table: &'static Table, batches: &[RecordBatch]) -> Result<(RecordBatch, u64), CloseError> {
     let all = concat_batches(&table.schema(), batches).map_err(wrong(table))?;
     let mut key: Vec<usize> = table.sort.iter().filter_map(|name| table.index(name)).collect();
-    if table.name == "rejects" {
-        key.extend(["reason", "text"].iter().filter_map(|name| table.index(name)));
-    }
+    // A round is itself by its sequence too (D1): an agent may begin, and say so, in the very millisecond of its first round.
+    let more: &[&str] = if table.name == "rejects" { &["reason", "text"] } else { &["sequence"] };
+    key.extend(more.iter().filter_map(|name| table.index(name)));
     let ascending = SortOptions { descending: false, nulls_first: true };
-    let descending = SortOptions { descending: true, nulls_first: false };
-    let prefer = [("sequence", descending), ("log_partition", ascending), ("log_offset", ascending)];
-    let prefer: Vec<_> = prefer.into_iter().filter_map(|(name, order)| Some((table.index(name)?, order))).collect();
+    let prefer = ["log_partition", "log_offset"];
+    let prefer: Vec<_> = prefer.into_iter().filter_map(|name| Some((table.index(name)?, ascending))).collect();
     let rows_of = |columns: &[(usize, SortOptions)]| -> Result<arrow::row::Rows, ArrowError> {
         let fields = columns.iter().map(|(i, order)| SortField::new_with_options(all.column(*i).data_type().clone(), *order));
         let arrays: Vec<_> = columns.iter().map(|(i, _)| all.column(*i).clone()).collect();

@@ -7,6 +7,7 @@ mod cluster;
 mod corpus;
 mod kafka;
 mod kill;
+mod memory;
 mod operator;
 mod path;
 mod targets;

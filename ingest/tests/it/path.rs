@@ -72,10 +72,10 @@ impl Exporter {
 
 /// A kubelet whose pods are set from outside; none: its calls fail.
 #[derive(Clone, Default)]
-struct Kubelet(Arc<Mutex<Option<Pods>>>);
+pub struct Kubelet(Arc<Mutex<Option<Pods>>>);
 
 /// Names and device ids.
-type Pods = Vec<(String, Vec<String>)>;
+pub type Pods = Vec<(String, Vec<String>)>;
 
 #[tonic::async_trait]
 impl PodResourcesLister for Kubelet {
@@ -113,14 +113,14 @@ impl PodResourcesLister for Kubelet {
 }
 
 impl Kubelet {
-    fn start(&self, socket: &Path) {
+    pub fn start(&self, socket: &Path) {
         let listener = UnixListener::bind(socket).unwrap();
         let service = PodResourcesListerServer::new(self.clone());
         let incoming = tokio_stream::wrappers::UnixListenerStream::new(listener);
         tokio::spawn(tonic::transport::Server::builder().add_service(service).serve_with_incoming(incoming));
     }
 
-    fn pods(&self, pods: &[(&str, &[&str])]) {
+    pub fn pods(&self, pods: &[(&str, &[&str])]) {
         let owned = |(pod, ids): &(&str, &[&str])| ((*pod).to_owned(), ids.iter().map(|i| (*i).to_owned()).collect());
         *self.0.lock().unwrap() = Some(pods.iter().map(owned).collect());
     }

@@ -21,6 +21,7 @@ mod real_input;
 mod real_page;
 mod reports;
 mod sql_world;
+mod what_dies;
 #[path = "../../../ledger/tests/it/worlds.rs"]
 #[allow(dead_code)]
 mod worlds;

@@ -47,3 +47,31 @@ fn commands_of_the_readme_are_there() {
         succeeds(&[command, "--help"]);
     }
 }
+
+#[test]
+fn every_sentence_of_the_failure_modes_names_a_test_that_is_there() {
+    fn sources(folder: &std::path::Path, text: &mut String) {
+        for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.is_dir() && !path.ends_with("target") {
+                sources(&path, text);
+            } else if path.extension().is_some_and(|kind| kind == "rs") {
+                text.push_str(&std::fs::read_to_string(&path).unwrap());
+            }
+        }
+    }
+    let mut code = String::new();
+    for name in ["attribution", "ingest", "lake", "ledger", "query", "tests"] {
+        sources(&tree(name), &mut code);
+    }
+    let text = std::fs::read_to_string(tree("docs/failure-modes.md")).unwrap();
+    let sentences: Vec<&str> = text.lines().filter(|line| line.starts_with("- ")).collect();
+    assert!(sentences.len() > 30);
+    for sentence in sentences {
+        let (_, tests) = sentence.rsplit_once(" (").unwrap_or_else(|| panic!("no test: {sentence}"));
+        let names: Vec<&str> = tests.trim_end_matches(").").split(", ").map(|name| name.trim_matches('`')).collect();
+        for name in names {
+            let test = format!("fn {name}(");
+            assert!(code.contains(&test), "no such test: {name} in {sentence}");
+        }
+    }
+}
