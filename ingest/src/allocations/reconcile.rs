@@ -263,7 +263,7 @@ mod tests {
     fn a_log_is_read_on_from_where_it_was() {
         let dir = tempfile::tempdir().unwrap();
         let log = Log::open(dir.path(), &[TopicSpec { name: ALLOCATIONS, partitions: 2 }], Options::default()).unwrap();
-        let topic = log.topic(ALLOCATIONS).unwrap();
+        let topic: Arc<dyn Topic> = log.topic(ALLOCATIONS).unwrap();
         let record =
             |n: i64| Record { key: format!("c/{n}").into_bytes(), value: vec![u8::try_from(n).unwrap()], at_ms: n * 60_000 };
         let read = |tail: &mut Tail| {
@@ -272,8 +272,8 @@ mod tests {
             got.sort_unstable();
             got
         };
-        let tail = |topic: &Arc<_>| {
-            let topic: Arc<dyn Topic> = topic.clone();
+        let tail = |topic: &Arc<dyn Topic>| {
+            let topic = topic.clone();
             Tail::of(Box::new(move || Ok(topic.clone())))
         };
         let folder = dir.path().join("not there yet");

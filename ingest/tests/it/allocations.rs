@@ -255,7 +255,10 @@ async fn a_real_api_server_is_followed_through_lost_watches_and_leaders() {
     lab["metadata"]["namespace"] = json!("lab");
     lab["metadata"]["labels"]["user_email"] = json!("someone");
     cluster.create("/api/v1/namespaces/lab/pods", lab).await;
-    let team = |team: &'static str| until("team", || told.holding("lab-1").filter(|h| h.team == team).map(drop));
+    let team = |team: &'static str| {
+        let told = &told;
+        until("team", move || told.holding("lab-1").filter(|h| h.team == team).map(drop))
+    };
     team("red").await;
     assert!(first.counts("strandline_ingest_refused_labels_total") >= 1.0);
     std::fs::write(first.dir.path().join("teams.yaml"), "lab: blue\n").unwrap();
@@ -409,9 +412,10 @@ async fn a_cluster_is_told_over_a_real_kafka_and_the_process_ends_in_order() {
             .spawn();
         Process(child.unwrap())
     };
+    let scraper = Scraper::new(Duration::from_secs(5), 1 << 20);
     let get = async |path: &str| {
-        let body = Scraper::new(Duration::from_secs(5), 1 << 20).get(&format!("http://127.0.0.1:{port}{path}").parse().unwrap());
-        body.await.map(|body| String::from_utf8(body.bytes.to_vec()).unwrap())
+        let body = scraper.get(&format!("http://127.0.0.1:{port}{path}").parse().unwrap()).await;
+        body.map(|body| String::from_utf8(body.bytes.to_vec()).unwrap())
     };
     cluster.create(PODS, pod("web-1", 2, None, json!({}))).await;
     cluster.bind("web-1", "n1").await;

@@ -171,7 +171,7 @@ async fn an_agent_lives_by_a_real_api_server() {
 
     // A device that nobody knows: its slice is new.
     kubelet.claims("small", "n1", "gpu-1-mig");
-    until("unmatched device", || agent.rounds().last().filter(|round| !round.unmatched_ids.is_empty()).map(drop)).await;
+    until("unmatched device", || agent.rounds().last().filter(|round| !round.unmatched_ids.is_empty()).map(|_| ())).await;
     let attributes = json!({
         "uuid": {"string": "MIG-x"}, "parentUUID": {"string": "GPU-b"}, "profile": {"string": "1g.10gb"},
     });
