@@ -60,6 +60,7 @@ struct Slice {
     uuid: String,
     #[serde(rename = "parentUUID")]
     parent: Option<String>,
+    profile: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -100,7 +101,15 @@ fn known(case: Case) -> Known {
     let instance = |m: Mig| NodeInstance { uuid: Some(m.uuid), gi: m.gi, ci: Some(m.ci), profile: m.profile };
     let gpu =
         |g: Gpu| NodeGpu { index: g.index, minor: g.minor, uuid: g.uuid, instances: g.mig.into_iter().map(instance).collect() };
-    let slice = |s: Slice| SliceDevice { driver: s.driver, pool: s.pool, device: s.device, uuid: s.uuid, parent: s.parent };
+    let slice = |s: Slice| SliceDevice {
+        driver: s.driver,
+        pool: s.pool,
+        device: s.device,
+        uuid: s.uuid,
+        parent: s.parent,
+        profile: s.profile,
+        product: None,
+    };
     let mut admin_claims = BTreeSet::new();
     for claim in case.claims {
         for result in claim.results.into_iter().filter(|result| result.admin_access) {

@@ -52,6 +52,10 @@ pub struct SliceDevice {
     pub uuid: String,
     /// UUID of the GPU that a partition is part of.
     pub parent: Option<String>,
+    /// MIG profile of a partition.
+    pub profile: Option<String>,
+    /// Product, as the driver names it.
+    pub product: Option<String>,
 }
 
 /// What is known of the node beside the kubelet's answer.
@@ -284,8 +288,13 @@ impl<'a> Index<'a> {
         let mut by_uuid = HashMap::new();
         for slice in &known.slices {
             let gpu = slice.parent.clone().unwrap_or_else(|| slice.uuid.clone());
-            by_uuid
-                .insert(slice.uuid.as_str(), Device { name: slice.uuid.clone(), gpu, gi: None, whole: slice.parent.is_none() });
+            let device = instance_of(slice, known).unwrap_or_else(|| Device {
+                name: slice.uuid.clone(),
+                gpu,
+                gi: None,
+                whole: slice.parent.is_none(),
+            });
+            by_uuid.insert(slice.uuid.as_str(), device);
         }
         for gpu in &known.gpus {
             by_uuid.insert(&gpu.uuid, whole(gpu));
@@ -326,6 +335,17 @@ impl<'a> Index<'a> {
         });
         slice.and_then(|slice| self.by_uuid.get(slice.uuid.as_str()).cloned()).ok_or(JoinReason::DeviceUnknown)
     }
+}
+
+/// The instance of a known GPU that a slice's partition is. A slice tells its UUID and pages tell its instance id; both tell parent
+/// and profile, so they meet where a GPU has one instance of the profile. Of several alike nothing says which is which.
+fn instance_of(slice: &SliceDevice, known: &Known) -> Option<Device> {
+    let (parent, profile) = (slice.parent.as_ref()?, slice.profile.as_ref()?);
+    let alike = |s: &&SliceDevice| s.parent.as_ref() == Some(parent) && s.profile.as_ref() == Some(profile);
+    let gpu = known.gpus.iter().find(|gpu| gpu.uuid == *parent)?;
+    let mut instances = gpu.instances.iter().filter(|instance| instance.profile == *profile);
+    let (instance, another) = (instances.next()?, instances.next());
+    (another.is_none() && known.slices.iter().filter(alike).count() == 1).then(|| part(gpu, instance))
 }
 
 fn whole(gpu: &NodeGpu) -> Device {

@@ -4,14 +4,16 @@
 //! kubelet ──pod-resources List──> podres ──> holders: device -> pods, shares, conflicts
 //!                                   ids: the shapes that plugins give a device
 //! API server ──pod and node events──> pods: holdings by number, demand, inventory
+//!    or kubelet ──ListPods, of one node──┘
 //! ```
 //!
-//! Pure but for the clients: [`podres`] of the kubelet, and `watch` of the API server behind feature `kube`. Modules in reading
-//! order: [`ids`], [`holders`], [`podres`], [`pods`], [`slices`], `watch`, [`conformance`].
+//! Pure but for the clients: [`podres`] and [`kubelet`] of the kubelet, and `watch` of the API server behind feature `kube`.
+//! Modules in reading order: [`ids`], [`holders`], [`podres`], [`pods`], [`kubelet`], [`slices`], `watch`, [`conformance`].
 
 pub mod conformance;
 pub mod holders;
 pub mod ids;
+pub mod kubelet;
 pub mod podres;
 pub mod pods;
 pub mod slices;

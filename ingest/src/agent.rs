@@ -15,6 +15,7 @@
 
 use crate::clock::Clock;
 use crate::join::{self, Answer, Memory};
+use crate::local::Local;
 use crate::page::{self, Page, PageFault};
 use crate::publish;
 use crate::schedule::Schedule;
@@ -22,21 +23,25 @@ use crate::scrape::{Address, Body, ScrapeFault, Scraper};
 use crate::sightings::Sightings;
 use crate::transport::{Record, Topic, TransportError, partition_of};
 use attribution::holders::SliceDevice;
-use attribution::podres;
+use attribution::{podres, pods};
 use schemas::Timestamp;
-use schemas::proto::{Allocation, Device, Holding, Message, Node, ScrapeRound, allocation};
+use schemas::proto::{Allocation, Holding, Message, Node, ScrapeRound, allocation};
 use schemas::status::{HoldingSource, JoinReason, ScrapeStatus};
-use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::task::{JoinError, JoinSet};
 
+mod inventory;
+mod state;
 mod targets;
 
+use inventory::Inventory;
+pub use inventory::SOURCE;
+use state::{State, TargetState, from_hex, load, state_key, to_hex};
 pub use targets::Changed;
 
 /// One node to scrape.
@@ -73,6 +78,8 @@ pub struct Options {
     pub join: join::Options,
     /// Where state is kept between runs; none: nothing is (simulations).
     pub state_file: Option<PathBuf>,
+    /// The node whose pods its kubelet tells; none: no kubelet is asked for them.
+    pub pods_node: Option<String>,
     /// Whether to publish the devices that pages show as inventory of their node, for sites without another inventory.
     pub publish_nodes: bool,
 }
@@ -91,6 +98,7 @@ impl Options {
             page: page::Options::default(),
             join: join::Options::default(),
             state_file: None,
+            pods_node: None,
             publish_nodes: false,
         }
     }
@@ -159,6 +167,8 @@ fn advice(error: &std::io::Error) -> &'static str {
 pub struct RoundReport {
     /// Rounds by status.
     pub by_status: BTreeMap<&'static str, u64>,
+    /// Milliseconds from the request to the whole answer, of page and kubelet, by status of the round.
+    pub took_ms: BTreeMap<&'static str, u64>,
     /// Devices on all pages.
     pub devices: u64,
     /// Series read.
@@ -177,10 +187,16 @@ pub struct RoundReport {
     pub refused_labels: u64,
     /// Devices whose labels name another pod than the kubelet.
     pub label_disagreements: u64,
+    /// Ids of kubelets that no device answers to, and did not in the round before.
+    pub newly_unmatched: u64,
     /// Targets whose devices could not be joined, by reason.
     pub join_reasons: BTreeMap<&'static str, u64>,
     /// Sighting states published.
     pub sightings: u64,
+    /// States of holdings by the node's own kubelet that were published.
+    pub local_states: u64,
+    /// Pods of the node's own kubelet that could not be read.
+    pub refused_pods: u64,
     /// Messages.
     pub messages: u64,
     /// Bytes of messages.
@@ -226,6 +242,8 @@ pub struct Agent {
     /// Whether there was a state file.
     remembered: bool,
     skew_ms: Option<i64>,
+    /// The pods of `options.pods_node`.
+    local: Local,
 }
 
 /// A target and what is remembered of it.
@@ -240,6 +258,10 @@ struct Known {
     inventory: Inventory,
     /// How its last round went, so that a change is said once.
     health: Health,
+    /// An earlier run has scraped it, and no record says yet that this one began.
+    restarts: bool,
+    /// Ids of its kubelet that no device answered to in its last round.
+    unmatched: Vec<String>,
     /// It is being asked.
     asked: bool,
     /// It leaves when its round is done.
@@ -256,39 +278,6 @@ const MAX_DEPARTED: usize = 10_000;
 struct Health {
     status: Option<ScrapeStatus>,
     join: Option<JoinReason>,
-}
-
-/// Source of the node states that come from what pages show.
-pub const SOURCE: &str = "agent";
-
-/// What was last published of a node's inventory.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-struct Inventory {
-    first_seen: BTreeMap<String, Timestamp>,
-    /// Profile and product of each device as last shown: one that is gone from the page still is what it was.
-    #[serde(default)]
-    facts: BTreeMap<String, (String, String)>,
-    last_published: Option<Timestamp>,
-    /// Latest instant that a published state was observed at. A page may be older, and its state must stand all the same.
-    #[serde(default)]
-    observed: Option<Timestamp>,
-    revision: u64,
-}
-
-/// What stands in the state file.
-#[derive(Debug, Default, Serialize, Deserialize)]
-struct State {
-    targets: BTreeMap<String, TargetState>,
-    /// Hex of allocation messages, with their key and time.
-    outbox: Vec<(String, i64, String)>,
-}
-
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-struct TargetState {
-    sequence: u64,
-    sightings: Sightings,
-    #[serde(default)]
-    inventory: Inventory,
 }
 
 /// What came of asking one target.
@@ -316,7 +305,10 @@ impl Agent {
             .outbox
             .iter()
             .filter_map(|(key, at_ms, hex)| Some(Record { key: key.clone().into_bytes(), value: from_hex(hex)?, at_ms: *at_ms }));
+        let local = state.local.iter().filter_map(|hex| Holding::decode(&*from_hex(hex)?).ok());
+        let pods = pods::Options { resources: options.join.names.clone(), ..pods::Options::default() };
         let mut agent = Agent {
+            local: Local::resume(pods, local),
             scraper: Scraper::new(options.timeout, options.max_body_bytes),
             schedule: Schedule::new(i64::from(options.interval_ms)),
             asking: JoinSet::new(),
@@ -377,13 +369,23 @@ impl Agent {
         Ok(live)
     }
 
-    /// Publishes a record `restarted` for every target that an earlier run has scraped: the rounds between its last sequence
-    /// and this one were not taken. Once, before the first round.
+    /// Publishes the records of [`Agent::restarted`]. Returns how many. Once, before the first round.
     pub async fn announce_restart(&mut self, now: Timestamp) -> Result<u64, AgentError> {
+        let gathered = self.restarted(now);
+        let restarted = gathered.samples.len() as u64;
+        self.publish(vec![gathered]).await?;
+        Ok(restarted)
+    }
+
+    /// A record `restarted` for every target that an earlier run has scraped and that this one asks since it was last asked for
+    /// these: the rounds between the last sequence of that run and this one were not taken.
+    pub fn restarted(&mut self, now: Timestamp) -> Gathered {
         let mut gathered = Gathered::default();
         for index in 0..self.targets.len() {
-            let last = self.targets[index].as_ref().map_or(0, |known| known.sequence);
-            if last > 0
+            let Some(known) = self.targets[index].as_mut() else { continue };
+            let last = known.sequence;
+            if std::mem::take(&mut known.restarts)
+                && last > 0
                 && let Some(mut round) = self.round_of(index, now)
             {
                 round.status = ScrapeStatus::Restarted.as_str().to_owned();
@@ -391,9 +393,7 @@ impl Agent {
                 self.add(&mut gathered, round);
             }
         }
-        let restarted = gathered.samples.len() as u64;
-        self.publish(vec![gathered]).await?;
-        Ok(restarted)
+        gathered
     }
 
     /// One round at `now`: every target is scraped, and all of it is taken when this returns.
@@ -431,10 +431,10 @@ impl Agent {
         }
     }
 
-    /// Takes the devices of the ResourceSlices of target number `index`'s node: claims name devices by them.
-    pub fn know_slices(&mut self, index: usize, slices: Vec<SliceDevice>) {
-        if let Some(Some(known)) = self.targets.get_mut(index) {
-            known.memory.set_slices(slices);
+    /// Takes the devices of ResourceSlices by node: claims name devices by them. A node that is not there has none.
+    pub fn know_slices(&mut self, slices: &BTreeMap<String, Vec<SliceDevice>>) {
+        for known in self.targets.iter_mut().flatten().filter(|known| known.target.podres_socket.is_some()) {
+            known.memory.set_slices(slices.get(&known.target.node).cloned().unwrap_or_default());
         }
     }
 
@@ -442,6 +442,17 @@ impl Agent {
     /// from now on carry it.
     pub fn know_skew(&mut self, skew_ms: Option<i64>) {
         self.skew_ms = skew_ms;
+    }
+
+    /// Takes a full list of the pods of `options.pods_node` as its kubelet told it at `at`, objects as JSON. Who holds what by it is
+    /// gathered, to be published.
+    pub fn local_pods(&mut self, pods: &[Vec<u8>], at: Timestamp) -> Gathered {
+        let told = self.local.listed(&self.options.cluster, pods, at, -self.skew_ms.unwrap_or(0));
+        let mut gathered = Gathered::default();
+        gathered.report.local_states = told.holdings.len() as u64;
+        gathered.report.refused_pods = told.refused;
+        gathered.allocations = told.holdings.into_iter().map(publish::holding).collect();
+        gathered
     }
 
     /// Takes a page that was recorded at `at` as if target number `index` had answered with it, and the kubelet with `answer`.
@@ -537,8 +548,16 @@ impl Agent {
             round.join_reason = reason.as_str().to_owned();
             *gathered.report.join_reasons.entry(reason.as_str()).or_default() += 1;
         }
+        gathered.report.newly_unmatched += joined.unmatched.iter().filter(|id| !known.unmatched.contains(id)).count() as u64;
+        known.unmatched.clone_from(&joined.unmatched);
         round.unmatched_ids = joined.unmatched;
         gathered.report.label_disagreements += joined.label_disagreements;
+        if let Some(page) = page.as_mut().filter(|_| self.options.pods_node.as_ref() == Some(&known.target.node)) {
+            let holders = page.devices.iter_mut().flat_map(|device| &mut device.sample.holders);
+            for holder in holders.filter(|holder| holder.pod_uid.is_empty()) {
+                holder.pod_uid = self.local.uid(&holder.namespace, &holder.pod).unwrap_or_default().to_owned();
+            }
+        }
         if let Some(page) = page {
             if self.options.publish_nodes
                 && let Some(node) = known.inventory.seen(&self.options.cluster, &known.target.node, &page, asked.at)
@@ -571,6 +590,7 @@ impl Agent {
     fn add(&self, gathered: &mut Gathered, round: ScrapeRound) {
         let status = ScrapeStatus::from_text(&round.status).map_or("other", ScrapeStatus::as_str);
         *gathered.report.by_status.entry(status).or_default() += 1;
+        *gathered.report.took_ms.entry(status).or_default() += u64::from(round.duration_ms);
         let (records, left_out) = publish::round(round, self.options.max_message_bytes);
         gathered.report.left_out += left_out;
         gathered.report.messages += records.len() as u64;
@@ -583,7 +603,8 @@ impl Agent {
         let mut targets = self.departed.clone();
         targets.extend(self.known().map(|(_, known)| (state_key(&known.target.node, &known.source), known.state())));
         let outbox = self.outbox.iter().map(|r| (String::from_utf8_lossy(&r.key).into_owned(), r.at_ms, to_hex(&r.value)));
-        let state = State { targets, outbox: outbox.collect() };
+        let local = self.local.live().map(|holding| to_hex(&holding.encode_to_vec()));
+        let state = State { targets, outbox: outbox.collect(), local: local.collect() };
         let failed = |source| AgentError::State { path: path.clone(), source };
         let text = serde_json::to_vec(&state).map_err(|e| failed(e.into()))?;
         let temporary = path.with_extension("tmp");
@@ -602,7 +623,12 @@ impl Agent {
 impl Known {
     /// What must survive the process.
     fn state(&self) -> TargetState {
-        TargetState { sequence: self.sequence, sightings: self.sightings.clone(), inventory: self.inventory.clone() }
+        TargetState {
+            of_this_run: !self.restarts,
+            sequence: self.sequence,
+            sightings: self.sightings.clone(),
+            inventory: self.inventory.clone(),
+        }
     }
 
     /// Says once when a target begins to fail, fails otherwise, or is well again.
@@ -682,90 +708,4 @@ fn fill(round: &mut ScrapeRound, report: &mut RoundReport, page: Page) {
     round.devices = page.devices.into_iter().map(|d| d.sample).collect();
     round.extra = page.extra;
     round.rejects = page.rejects;
-}
-
-impl Inventory {
-    fn of(node: &Node) -> Self {
-        let since = |d: &Device| (d.device.clone(), Timestamp::from_ms(d.present_from_ms.unwrap_or(node.present_from_ms)));
-        Inventory {
-            first_seen: node.devices.iter().map(since).collect(),
-            facts: node.devices.iter().map(|d| (d.device.clone(), (d.profile.clone(), d.product.clone()))).collect(),
-            last_published: None,
-            observed: Some(Timestamp::from_ms(node.observed_at_ms)),
-            revision: node.revision,
-        }
-    }
-
-    /// The node's state where it has changed, or was published ten minutes ago.
-    fn seen(&mut self, cluster: &str, node: &str, page: &Page, at: Timestamp) -> Option<Node> {
-        let mut changed = false;
-        for device in &page.devices {
-            let id = &device.sample.device;
-            if self.first_seen.get(id).is_none_or(|first| at < *first) {
-                self.first_seen.insert(id.clone(), at);
-                changed = true;
-            }
-            let (profile, product) = self.facts.entry(id.clone()).or_default();
-            for (known, shown) in [(profile, &device.sample.profile), (product, &device.sample.product)] {
-                if !shown.is_empty() && known != shown {
-                    known.clone_from(shown);
-                    changed = true;
-                }
-            }
-        }
-        let due = self.last_published.is_none_or(|last| at.ms() - last.ms() >= crate::sightings::SNAPSHOT_EVERY_MS);
-        if !(changed || due) || self.first_seen.is_empty() {
-            return None;
-        }
-        self.last_published = Some(at);
-        self.observed = self.observed.max(Some(at));
-        self.revision += 1;
-        let device = |(id, since): (&String, &Timestamp)| {
-            let (profile, product) = self.facts.get(id).cloned().unwrap_or_default();
-            let parent = id.rsplit_once('/').map_or(String::new(), |(parent, _)| parent.to_owned());
-            Device { device: id.clone(), parent, profile, product, present_from_ms: Some(since.ms()), ..Device::default() }
-        };
-        Some(Node {
-            cluster: cluster.to_owned(),
-            node: node.to_owned(),
-            source: SOURCE.to_owned(),
-            observed_at_ms: self.observed.unwrap_or(at).ms(),
-            revision: self.revision,
-            present_from_ms: self.first_seen.values().min()?.ms(),
-            product: page.devices.first().map_or(String::new(), |d| d.sample.product.clone()),
-            devices: self.first_seen.iter().map(device).collect(),
-            ..Node::default()
-        })
-    }
-}
-
-fn state_key(node: &str, source: &str) -> String {
-    format!("{node} {source}")
-}
-
-/// What stands in the state file; none where there is none.
-fn load(path: &Path) -> Result<Option<State>, AgentError> {
-    let failed = |source| AgentError::State { path: path.to_owned(), source };
-    match std::fs::read(path) {
-        Ok(bytes) => serde_json::from_slice(&bytes)
-            .map(Some)
-            .map_err(|e| failed(std::io::Error::new(std::io::ErrorKind::InvalidData, e.to_string()))),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(e) => Err(failed(e)),
-    }
-}
-
-fn to_hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
-}
-
-fn from_hex(text: &str) -> Option<Vec<u8>> {
-    let digit = |b: u8| char::from(b).to_digit(16);
-    text.as_bytes()
-        .chunks(2)
-        .map(|pair| match pair {
-            [high, low] => Some((digit(*high)? * 16 + digit(*low)?) as u8),
-            _ => None,
-        })
-        .collect()
 }

@@ -2,17 +2,18 @@
 
 use crate::close;
 use crate::discovery::{Defaults, Files, Pattern};
+use crate::local::LocalPods;
 use crate::page;
 use crate::scrape::{Access, AccessError, Authorization, BasicAuth, TlsConfig};
 use crate::transport::kafka::{self, Properties, Share};
 use crate::transport::{local, spool};
-use crate::{agent, join, publish, sink};
+use crate::{agent, join, kubernetes, publish, sink};
 use attribution::ResourceNames;
 use clap::Args;
 use schemas::labels::Contract;
 use serde::Deserialize;
 use serde_yaml_ng::{Mapping, Value};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -52,7 +53,7 @@ pub enum ConfigError {
     #[error("{0}")]
     Missing(&'static str),
     /// A value that holds for the life of the process.
-    #[error("`{0}` cannot change while the agent runs; start it again for that")]
+    #[error("`{0}` cannot change while this process runs; start it again for that")]
     Fixed(&'static str),
     /// A value out of its range.
     #[error("{key}: {reason}")]
@@ -109,7 +110,8 @@ pub struct AgentArgs {
     /// Name of the cluster
     #[arg(long, env = "STRANDLINE_CLUSTER")]
     pub cluster: Option<String>,
-    /// Name of this node; with --target, the one page to scrape (more of them: `targets` in the file)
+    /// Name of this node: with --target that of the one page to scrape (more of them: `targets` in the file), without it the node
+    /// whose exporters `kubernetes` in the file finds
     #[arg(long, env = "STRANDLINE_NODE")]
     pub node: Option<String>,
     /// Page of this node's exporter, such as localhost:9400
@@ -118,6 +120,10 @@ pub struct AgentArgs {
     /// The kubelet's pod-resources socket of this node; without one, the page's own pod labels name the holders
     #[arg(long, env = "STRANDLINE_PODRES_SOCKET", value_name = "PATH")]
     pub podres_socket: Option<PathBuf>,
+    /// The kubelet's pods socket of this node (Kubernetes 1.37: /var/lib/kubelet/pods-api/pods-api.sock): who holds devices and
+    /// since when, where no `allocations` watches the cluster
+    #[arg(long, env = "STRANDLINE_PODS_SOCKET", value_name = "PATH")]
+    pub pods_socket: Option<PathBuf>,
     /// Scrape interval [default: 15s]
     #[arg(long, env = "STRANDLINE_INTERVAL")]
     pub interval: Option<Span>,
@@ -178,6 +184,8 @@ struct AgentFile {
     targets: Vec<TargetEntry>,
     #[serde(default)]
     file_sd_configs: Vec<FileSdEntry>,
+    kubernetes: Option<kubernetes::config::Entry>,
+    pods_socket: Option<PathBuf>,
     scheme: Option<String>,
     metrics_path: Option<String>,
     basic_auth: Option<BasicAuth>,
@@ -207,7 +215,7 @@ struct AgentFile {
 /// `kafka:` of either file: keys of ours, and with a dot in them properties of librdkafka, passed through. `PROPERTY_file`
 /// names a file that holds the value: for secrets.
 #[derive(Clone, Default, Deserialize)]
-struct KafkaFile {
+pub(crate) struct KafkaFile {
     bootstrap_servers: Option<String>,
     partitions: Option<u32>,
     replication: Option<u16>,
@@ -251,6 +259,8 @@ const AGENT_KEYS: &[&str] = &[
     "cluster",
     "targets",
     "file_sd_configs",
+    "kubernetes",
+    "pods_socket",
     "scheme",
     "metrics_path",
     "basic_auth",
@@ -281,6 +291,7 @@ const KEYS_BELOW: &[(&str, &[&str])] = &[
     ("team", crate::allocations::config::TEAM_KEYS),
     ("targets", &["node", "address", "podres_socket", "basic_auth", "authorization", "tls_config", "enable_compression"]),
     ("file_sd_configs", &["files", "refresh_interval"]),
+    ("kubernetes", kubernetes::config::KEYS),
     ("basic_auth", &["username", "password", "password_file"]),
     ("authorization", &["type", "credentials", "credentials_file"]),
     ("tls_config", &["ca_file", "cert_file", "key_file", "server_name", "insecure_skip_verify"]),
@@ -313,6 +324,10 @@ pub struct AgentConfig {
     pub targets: Vec<agent::Target>,
     /// Files that name more targets.
     pub files: Files,
+    /// How the API server tells of more targets, of claims and of the clocks' difference; none: it is not asked.
+    pub kubernetes: Option<kubernetes::source::Options>,
+    /// Which kubelet tells its pods; none: none is asked.
+    pub local_pods: Option<LocalPods>,
     /// Where rounds are taken.
     pub transport: AgentTransport,
     /// Where its own pages are.
@@ -394,20 +409,28 @@ impl AgentConfig {
         match (&args.node, &args.target) {
             (Some(node), Some(address)) => targets = vec![target(node, address, args.podres_socket.clone(), &defaults)?],
             (None, None) => {}
+            (Some(_), None) if file.kubernetes.is_some() => {}
             _ => return Err(ConfigError::Missing("--node and --target go together: the node's name, and its page")),
         }
-        let files = files(&file.file_sd_configs, defaults)?;
-        if targets.is_empty() && files.is_empty() {
-            return Err(ConfigError::Missing(
-                "nothing to scrape; give --node NAME --target localhost:9400, or `targets:` or `file_sd_configs:` in the file",
-            ));
-        }
+        let files = files(&file.file_sd_configs, defaults.clone())?;
         let kafka = kafka(file.kafka, args.kafka, false)?;
         let log_dir = one_log(args.log_dir.or(file.log_dir), kafka.is_some())?;
         let interval = args.interval.or(file.interval).map_or(15_000, Span::ms);
         let timeout = file.timeout.map_or(interval.min(10_000), Span::ms);
         positive("interval", interval)?;
         positive("timeout", timeout)?;
+        let asked = file.kubernetes.map(|entry| {
+            // With --target, the socket is that target's.
+            let socket = args.podres_socket.clone().filter(|_| args.target.is_none());
+            entry.checked(args.node.clone(), socket, defaults, Duration::from_millis(timeout.unsigned_abs()))
+        });
+        let kubernetes = asked.transpose()?;
+        if targets.is_empty() && files.is_empty() && kubernetes.as_ref().is_none_or(|how| how.exporters.is_none()) {
+            return Err(ConfigError::Missing(
+                "nothing to scrape; give --node NAME --target localhost:9400, or `targets:`, `file_sd_configs:` or `kubernetes:` in \
+                 the file",
+            ));
+        }
         let mut options = agent::Options::new(&cluster);
         options.interval_ms =
             u32::try_from(interval).map_err(|_| ConfigError::Bad { key: "interval", reason: "at most 49 days".to_owned() })?;
@@ -438,6 +461,12 @@ impl AgentConfig {
             options.join.hold_over_ms = hold_over.ms();
         }
         options.publish_nodes = file.publish_nodes.unwrap_or(false);
+        let own = kubernetes.as_ref().and_then(|how| how.exporters.as_ref()?.node.clone());
+        let local_pods = match args.pods_socket.or(file.pods_socket) {
+            Some(socket) => Some(LocalPods { node: own_node(args.node, own, &targets)?, socket }),
+            None => None,
+        };
+        options.pods_node = local_pods.as_ref().map(|local| local.node.clone());
         let state_dir = args.state_dir.or(file.state_dir).or_else(|| log_dir.clone()).ok_or(ConfigError::Missing(
             "with Kafka the agent needs a folder of its own for its state and its spool; give --state-dir DIR or `state_dir:`",
         ))?;
@@ -460,7 +489,7 @@ impl AgentConfig {
             (None, None) => return Err(NO_LOG),
         };
         let listen = args.listen.or(file.listen).unwrap_or_else(|| "127.0.0.1:9401".to_owned());
-        Ok(AgentConfig { options, targets, files, transport, listen })
+        Ok(AgentConfig { options, targets, files, kubernetes, local_pods, transport, listen })
     }
 
     /// Whether a running agent with this configuration can go on with `next`.
@@ -480,6 +509,16 @@ impl AgentConfig {
         }
         Ok(())
     }
+}
+
+/// The node that the agent is on: as given, or that of all its targets.
+fn own_node(given: Option<String>, own: Option<String>, targets: &[agent::Target]) -> Result<String, ConfigError> {
+    let of_targets: BTreeSet<&String> = targets.iter().map(|target| &target.node).collect();
+    let only = of_targets.first().filter(|_| of_targets.len() == 1).map(|node| (*node).clone());
+    given.or(own).or(only).ok_or(ConfigError::Bad {
+        key: "pods_socket",
+        reason: "it is one node's; give that node too: --node or STRANDLINE_NODE".to_owned(),
+    })
 }
 
 /// How to ask; none where nothing of it is given. `of` is the node whose it is, empty for all.
@@ -564,12 +603,12 @@ pub(crate) fn log_bounds(
     Ok((partitions, log))
 }
 
-const NO_LOG: ConfigError = ConfigError::Missing(
+pub(crate) const NO_LOG: ConfigError = ConfigError::Missing(
     "no log; give --log-dir DIR, STRANDLINE_LOG_DIR, or `log_dir:` in the file; or --kafka SERVERS or `kafka:` for Apache Kafka",
 );
 
 /// The embedded log's folder; none where Kafka is given instead.
-fn one_log(log_dir: Option<PathBuf>, kafka: bool) -> Result<Option<PathBuf>, ConfigError> {
+pub(crate) fn one_log(log_dir: Option<PathBuf>, kafka: bool) -> Result<Option<PathBuf>, ConfigError> {
     match (&log_dir, kafka) {
         (Some(_), true) => {
             Err(ConfigError::Missing("both a log folder and Kafka are given; rounds go to one of them: leave one out"))
@@ -580,7 +619,11 @@ fn one_log(log_dir: Option<PathBuf>, kafka: bool) -> Result<Option<PathBuf>, Con
 }
 
 /// The connection that `kafka:` and `--kafka` say; none where neither is given. `reader`: whether partitions may be shared out.
-fn kafka(file: Option<KafkaFile>, servers: Option<String>, reader: bool) -> Result<Option<kafka::Options>, ConfigError> {
+pub(crate) fn kafka(
+    file: Option<KafkaFile>,
+    servers: Option<String>,
+    reader: bool,
+) -> Result<Option<kafka::Options>, ConfigError> {
     let bad = |reason: String| ConfigError::Bad { key: "kafka", reason };
     let Some(file) = file.or_else(|| servers.is_some().then(KafkaFile::default)) else { return Ok(None) };
     let servers = servers.or(file.bootstrap_servers).filter(|servers| !servers.is_empty());
@@ -760,7 +803,7 @@ mod tests {
         let next = |from: &str, to: &str| config.can_become(&agent(&FILE.replace(from, to), AgentArgs::default()).unwrap());
         next("30s", "15s").unwrap();
         next("dune-1:9400", "dune-2:9400").unwrap();
-        assert!(next("reef", "bay").unwrap_err().to_string().starts_with("`cluster` cannot change while the agent runs"));
+        assert!(next("reef", "bay").unwrap_err().to_string().starts_with("`cluster` cannot change while this process runs"));
         assert!(next("/log", "/other").unwrap_err().to_string().contains("cannot change"));
     }
 
@@ -811,6 +854,16 @@ mod tests {
         let homeless = text.replace("state_dir: /state\n", "");
         let homeless = agent(&homeless, AgentArgs { kafka: Some("a:1".into()), ..AgentArgs::default() }).unwrap_err();
         assert!(homeless.contains("--state-dir"), "{homeless}");
+    }
+
+    #[test]
+    fn a_pods_socket_is_one_nodes() {
+        let with = |more: &str| agent(&format!("{FILE}{more}pods_socket: /p\n"), AgentArgs::default());
+        let config = with("").unwrap();
+        assert_eq!(config.options.pods_node.as_deref(), Some("dune-1"));
+        assert_eq!(config.local_pods, Some(LocalPods { node: "dune-1".into(), socket: "/p".into() }));
+        let two = with("  - {node: surf-1, address: 'surf-1:9400'}\n").unwrap_err();
+        assert!(two.contains("give that node too"), "{two}");
     }
 
     #[test]

@@ -373,32 +373,65 @@ mod tests {
         assert_eq!((pods(&page, 0), pods(&page, 1), joined.unmatched), (vec!["p"], vec!["q"], vec![]));
     }
 
-    #[test]
-    fn claims_lead_to_devices_by_the_nodes_slices() {
+    /// Pod p with one device by claim.
+    fn by_claim(device: &str) -> Answer {
         let result = ClaimResource {
             driver_name: "gpu.nvidia.com".into(),
             pool_name: "n1".into(),
-            device_name: "gpu-0".into(),
+            device_name: device.into(),
             ..ClaimResource::default()
         };
         let claim = DynamicResource { claim_name: "c".into(), claim_namespace: "n".into(), claim_resources: vec![result] };
         let container = ContainerResources { name: "c".into(), dynamic_resources: vec![claim], ..ContainerResources::default() };
         let pod =
             PodResources { name: "p".into(), namespace: "n".into(), containers: vec![container], ..PodResources::default() };
-        let answer = Answer::Listed(ListPodResourcesResponse { pod_resources: vec![pod] });
+        Answer::Listed(ListPodResourcesResponse { pod_resources: vec![pod] })
+    }
+
+    fn slice(device: &str, uuid: &str, part: Option<(&str, &str)>) -> SliceDevice {
+        SliceDevice {
+            driver: "gpu.nvidia.com".into(),
+            pool: "n1".into(),
+            device: device.into(),
+            uuid: uuid.into(),
+            parent: part.map(|(parent, _)| parent.to_owned()),
+            profile: part.map(|(_, profile)| profile.to_owned()),
+            product: None,
+        }
+    }
+
+    #[test]
+    fn claims_lead_to_devices_by_the_nodes_slices() {
+        let answer = by_claim("gpu-0");
         let (mut memory, text) = (Memory::default(), line("GPU-a", ""));
         let (page, joined) = join(&mut memory, &text, answer.clone(), 0);
         assert_eq!((pods(&page, 0), joined.reason), (vec![], Some(JoinReason::DeviceUnknown)));
         assert_eq!(joined.unmatched, ["gpu.nvidia.com/n1/gpu-0"]);
-        memory.set_slices(vec![SliceDevice {
-            driver: "gpu.nvidia.com".into(),
-            pool: "n1".into(),
-            device: "gpu-0".into(),
-            uuid: "GPU-a".into(),
-            parent: None,
-        }]);
+        memory.set_slices(vec![slice("gpu-0", "GPU-a", None)]);
         let (page, joined) = join(&mut memory, &text, answer, 1);
         assert_eq!((pods(&page, 0), joined.reason, joined.unmatched), (vec!["p"], None, vec![]));
+    }
+
+    #[test]
+    fn an_instance_by_claim_meets_the_pages_parent_and_instance_id() {
+        let text = line("GPU-a", ",GPU_I_ID=\"9\",GPU_I_PROFILE=\"1g.10gb\"")
+            + &line("GPU-a", ",GPU_I_ID=\"2\",GPU_I_PROFILE=\"3g.40gb\"");
+        let mut memory = Memory::default();
+        let small = ("GPU-a", "1g.10gb");
+        memory.set_slices(vec![
+            slice("gpu-0", "GPU-a", None),
+            slice("mig-1", "MIG-x", Some(small)),
+            slice("mig-3", "MIG-y", Some(("GPU-a", "3g.40gb"))),
+        ]);
+        let (page, joined) = join(&mut memory, &text, by_claim("mig-1"), 0);
+        assert_eq!(page.devices[0].sample.device, "GPU-a/9");
+        assert_eq!((pods(&page, 0), pods(&page, 1), joined.unmatched), (vec!["p"], vec![], vec![]));
+        // Two alike: the pod holds one of them, and which is not guessed.
+        let two = text + &line("GPU-a", ",GPU_I_ID=\"10\",GPU_I_PROFILE=\"1g.10gb\"");
+        memory.set_slices(vec![slice("mig-1", "MIG-x", Some(small)), slice("mig-2", "MIG-z", Some(small))]);
+        let (page, joined) = join(&mut memory, &two, by_claim("mig-1"), 1);
+        assert!((0..3).all(|device| pods(&page, device).is_empty()));
+        assert_eq!(joined.unmatched, ["MIG-x"]);
     }
 
     #[test]

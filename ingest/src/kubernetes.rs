@@ -4,13 +4,16 @@
 //! `prometheus.io/port` says, else its container port of the configured name, else the configured number; path and scheme may be
 //! annotated too. A pod annotated `prometheus.io/scrape: "false"` is none.
 
+pub(crate) mod config;
+pub mod source;
+
 use attribution::watch::{Api, ApiError, list_pods};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 /// Which pods are exporters.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Discovery {
     /// Label selector. Default `app.kubernetes.io/name in (strandline-exporter, dcgm-exporter)`; older charts and the GPU operator
     /// say `app=nvidia-dcgm-exporter`.
@@ -23,6 +26,10 @@ pub struct Discovery {
     pub port_name: String,
     /// Port where a pod names none. Default 9400.
     pub port: u16,
+    /// Scheme and path where a pod names none. Default `http`, `/metrics`.
+    pub scheme: String,
+    /// See `scheme`.
+    pub path: String,
 }
 
 impl Default for Discovery {
@@ -33,6 +40,8 @@ impl Default for Discovery {
             node: None,
             port_name: "metrics".to_owned(),
             port: 9400,
+            scheme: "http".to_owned(),
+            path: "/metrics".to_owned(),
         }
     }
 }
@@ -149,11 +158,11 @@ fn of_pod(pod: &Pod, how: &Discovery) -> Result<Option<(String, String)>, String
         Some(text) => text.parse().map_err(|_| format!("its annotation prometheus.io/port is `{text:.60}`; give a number"))?,
         None => named.unwrap_or(how.port),
     };
-    let scheme = match said("scheme").unwrap_or("http") {
+    let scheme = match said("scheme").unwrap_or(&how.scheme) {
         scheme @ ("http" | "https") => scheme,
         other => return Err(format!("its annotation prometheus.io/scheme is `{other:.60}`; give http or https")),
     };
-    let path = said("path").unwrap_or("/metrics");
+    let path = said("path").unwrap_or(&how.path);
     let fits = |b: u8| b.is_ascii_graphic() && !b"#\"<>\\^`{|}".contains(&b);
     if !path.starts_with('/') || !path.bytes().all(fits) {
         return Err(format!("its annotation prometheus.io/path is `{path:.60}`; give a path that begins with /"));

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Modules in reading order: [`discovery`], [`scrape`], [`parse`], [`page`], [`join`], [`sightings`], [`publish`], [`agent`] (a
-//! round, whole), `schedule`; [`kubernetes`]; [`allocations`];
+//! round, whole), `schedule`; [`kubernetes`], [`local`]; [`allocations`];
 //! [`transport`]; [`rows`], [`sink`], [`close`]; [`clock`], [`config`], [`run`] (the loops that wait);
 //! [`conformance`].
 
@@ -23,6 +23,7 @@ pub mod discovery;
 pub mod gzip;
 pub mod join;
 pub mod kubernetes;
+pub mod local;
 pub mod page;
 pub mod parse;
 pub mod publish;

@@ -36,7 +36,8 @@ enum Command {
     Sink(SinkArgs),
     /// Watch the cluster's pods and nodes: who was given how many GPUs, who waits, and what there is. One process leads
     #[command(after_help = "Example:\n  strandline-ingest allocations --cluster reef --kubeconfig ~/.kube/config \\\n      \
-        --log-dir /var/lib/strandline/allocations\n\nThe rights it needs: deploy/rbac.yaml.\n\n\
+        --log-dir /var/lib/strandline/allocations\n  strandline-ingest allocations --cluster reef --kafka broker-1:9092\n\n\
+        The rights it needs: deploy/rbac.yaml. SIGHUP has the mapping files of `team` read again.\n\n\
         Exit codes: 0 done, 1 failed, 2 wrong usage or configuration.")]
     Allocations(AllocationsArgs),
 }
@@ -72,8 +73,12 @@ fn start(command: Command) -> anyhow::Result<()> {
             runtime.block_on(run::sink(config, clock, asked_to_end()))?;
         }
         Command::Allocations(args) => {
-            let config = AllocationsConfig::load(args)?;
-            runtime.block_on(allocations::run(config, clock, asked_to_end()))?;
+            let config = AllocationsConfig::load(args.clone())?;
+            runtime.block_on(async {
+                let load = Box::new(move || AllocationsConfig::load(args.clone()));
+                let reload = allocations::run::Reload { asked: asked_to_reload(), load };
+                allocations::run(config, reload, clock, asked_to_end()).await
+            })?;
         }
     }
     Ok(())

@@ -1,10 +1,9 @@
 //! The two loops that wait: rounds at their interval, and a sink that follows the log.
 
-use crate::agent::{Agent, AgentError, Gathered, RoundReport, Target, Topics};
+use crate::agent::{Agent, AgentError, Gathered, RoundReport, Topics};
 use crate::clock::Clock;
 use crate::close::{CloseError, CloseReport, Closer};
 use crate::config::{AgentConfig, AgentTransport, ConfigError, SinkConfig, SinkTransport};
-use crate::discovery::{self, Found};
 use crate::page::BAD_DEVICE_ID;
 use crate::parse::Reason;
 use crate::publish::{ALLOCATIONS, NODES, SAMPLES};
@@ -13,16 +12,23 @@ use crate::transport::kafka::Kafka;
 use crate::transport::local::{self, Log, TopicSpec};
 use crate::transport::spool::{Connect, Counts, Spool};
 use crate::transport::{Topic, TransportError};
+use attribution::kubelet::KubeletError;
+use attribution::watch::ApiError;
 use lake::{Lake, LakeError};
 use schemas::Timestamp;
 use schemas::status::{JoinReason, ReadingFault, ScrapeStatus};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use web::{Metrics, Ready};
+
+mod sources;
+
+pub(crate) use sources::API_FAILURES;
+use sources::{Heard, Sources};
 
 /// Why a command ended.
 #[derive(Debug, thiserror::Error)]
@@ -49,8 +55,8 @@ pub enum RunError {
     #[error("cannot open the lake")]
     Lake(#[source] LakeError),
     /// Nothing leads to the API server.
-    #[error("cannot watch the cluster")]
-    Api(#[source] attribution::watch::ApiError),
+    #[error("cannot ask the API server")]
+    Api(#[source] ApiError),
 }
 
 /// Time between two looks at the log.
@@ -65,8 +71,10 @@ const CLOSE_EVERY_MS: i64 = 60_000;
 const SKIPPED: (&str, &str) = ("strandline_ingest_skipped_rounds_total", "rounds that had no time");
 const UNTAKEN: (&str, &str) = ("strandline_ingest_untaken_rounds_total", "rounds that the log did not take");
 const RELOADS: (&str, &str) = ("strandline_ingest_reloads_total", "times the configuration was read again, by result");
-const UNFOUND: (&str, &str) =
-    ("strandline_ingest_discovery_failures_total", "files of targets, or what they name, that could not be used");
+const UNFOUND: (&str, &str) = (
+    "strandline_ingest_discovery_failures_total",
+    "files of targets, pods of exporters, or what they name, that could not be used",
+);
 const DROPPED: (&str, &str) = ("strandline_ingest_dropped_messages_total", "messages that left the log by its retention");
 const REJECTS: (&str, &str) = ("strandline_ingest_rejects_total", "messages and parts of messages refused, by reason");
 const STOPS: (&str, &str) = ("strandline_ingest_stops_total", "times the sink stopped consuming, or could not close hours");
@@ -96,11 +104,22 @@ pub async fn agent(
     }
     count_reload(&metrics, "ok", 0);
     count_reload(&metrics, "failed", 0);
+    if config.local_pods.is_some() {
+        for reason in KubeletError::REASONS {
+            metrics.counter(sources::UNLISTED.0, sources::UNLISTED.1, &[("reason", reason)]).add(0);
+        }
+    }
+    if config.kubernetes.is_some() {
+        for reason in ApiError::REASONS {
+            metrics.counter(API_FAILURES.0, API_FAILURES.1, &[("reason", reason)]).add(0);
+        }
+    }
 
     let mut agent = Agent::new(config.options.clone(), Vec::new(), topics, clock.clone()).map_err(RunError::Agent)?;
-    let (mut sources, unfound) = Sources::of(&config, &clock).await;
+    let (mut sources, unfound) = Sources::of(&config, None, &clock, &metrics).await.map_err(RunError::Api)?;
     counter(&metrics, UNFOUND.0, UNFOUND.1).add(unfound);
     agent.change(config.options.clone(), sources.targets()).map_err(RunError::Agent)?;
+    sources.tell(&mut agent);
     let recalled = match agent.recall() {
         // A new node must not wait for Kafka. What it had seen before it lost its state ends when it is sighted elsewhere.
         Err(AgentError::Produce(error)) if error.passes() && matches!(taker, Taker::Spool(_)) => {
@@ -130,6 +149,7 @@ pub async fn agent(
         let interval_ms = i64::from(config.options.interval_ms);
         let take_every_ms = interval_ms.min(TAKE_EVERY_MS);
         if !gathered.is_empty() && due(taken, take_every_ms, now) {
+            sources.unknown(gathered.report.newly_unmatched);
             taking.take(&mut agent, std::mem::take(&mut gathered), now).await?;
             taker.count(&metrics);
             taken = Some(now);
@@ -154,23 +174,36 @@ pub async fn agent(
                 }
             }
             _ = agent.answered(&mut gathered), if agent.is_asking() => {}
-            Some(found) = sources.found.recv() => {
-                counter(&metrics, UNFOUND.0, UNFOUND.1).add(found.failures);
-                sources.by_source.insert(found.source, found.targets);
-                change(&mut agent, &config, &sources, &metrics);
+            news = sources.news() => {
+                match sources.hear(news, &metrics) {
+                    Heard::Nothing => {}
+                    Heard::Targets => sources::change(&mut agent, &config, &sources, &metrics),
+                    Heard::Pods(at, pods) => {
+                        let holdings = agent.local_pods(&pods, at);
+                        taking.take_some(&mut agent, holdings, clock.now()).await?;
+                    }
+                }
+                sources.tell(&mut agent);
+                let back = agent.restarted(clock.now());
+                taking.take_some(&mut agent, back, clock.now()).await?;
             }
-            Some(()) = reload.asked.recv() => match read_again(&mut reload, &config, &mut agent, &clock).await {
-                Ok((next, new_sources)) => {
-                    count_reload(&metrics, "ok", 1);
-                    count_targets(&metrics, agent.targets());
-                    tracing::info!(targets = agent.targets(), "the configuration was read again");
-                    (config, sources) = (next, new_sources);
+            Some(()) = reload.asked.recv() => {
+                match sources::read_again(&mut reload, &config, &mut sources, &mut agent, &clock, &metrics).await {
+                    Ok((next, new_sources)) => {
+                        count_reload(&metrics, "ok", 1);
+                        count_targets(&metrics, agent.targets());
+                        tracing::info!(targets = agent.targets(), "the configuration was read again");
+                        (config, sources) = (next, new_sources);
+                        sources.tell(&mut agent);
+                        let back = agent.restarted(clock.now());
+                        taking.take_some(&mut agent, back, clock.now()).await?;
+                    }
+                    Err(error) => {
+                        count_reload(&metrics, "failed", 1);
+                        tracing::error!(error = format!("{error:#}"), "the new configuration is refused; the old one goes on");
+                    }
                 }
-                Err(error) => {
-                    count_reload(&metrics, "failed", 1);
-                    tracing::error!(error = format!("{error:#}"), "the new configuration is refused; the old one goes on");
-                }
-            },
+            }
             () = &mut shutdown => break,
         }
     }
@@ -189,76 +222,6 @@ fn due(last: Option<Timestamp>, every_ms: i64, now: Timestamp) -> bool {
     last.is_none_or(|last| !(0..every_ms).contains(&(now.ms() - last.ms())))
 }
 
-/// Where targets come from.
-struct Sources {
-    fixed: Vec<Target>,
-    by_source: BTreeMap<&'static str, Vec<Target>>,
-    found: mpsc::Receiver<Found>,
-    /// Held so that `found` stays open where nothing watches.
-    _open: mpsc::Sender<Found>,
-}
-
-impl Sources {
-    /// The sources of a configuration, looked at once and from then on watched; and how much of them cannot be used. They end
-    /// when this is dropped.
-    async fn of(config: &AgentConfig, clock: &Arc<dyn Clock>) -> (Self, u64) {
-        let mut unfound = 0;
-        let (sender, found) = mpsc::channel(1);
-        let mut by_source = BTreeMap::new();
-        if !config.files.is_empty() {
-            let mut files = config.files.clone();
-            let looked = tokio::task::spawn_blocking(move || {
-                let look = files.look();
-                (files, look)
-            });
-            if let Ok((files, look)) = looked.await {
-                unfound = look.failures;
-                by_source.insert(discovery::FILES, files.targets());
-                tokio::spawn(discovery::watch(files, clock.clone(), sender.clone()));
-            }
-        }
-        (Sources { fixed: config.targets.clone(), by_source, found, _open: sender }, unfound)
-    }
-
-    /// All targets. Of two for one node and page the first counts, and the configuration's own before those that were found.
-    fn targets(&self) -> Vec<Target> {
-        let mut seen = BTreeSet::new();
-        let all = self.fixed.iter().chain(self.by_source.values().flatten());
-        all.filter(|target| seen.insert((target.node.clone(), target.address.as_text()))).cloned().collect()
-    }
-}
-
-/// Gives the agent the targets that there are now.
-fn change(agent: &mut Agent, config: &AgentConfig, sources: &Sources, metrics: &Metrics) {
-    match agent.change(config.options.clone(), sources.targets()) {
-        Ok(changed) => {
-            tracing::info!(gained = changed.gained, lost = changed.lost, targets = agent.targets(), "targets changed");
-            count_targets(metrics, agent.targets());
-        }
-        Err(error) => {
-            counter(metrics, UNFOUND.0, UNFOUND.1).inc();
-            let error = format!("{:#}", anyhow::Error::new(error));
-            tracing::error!(error, "targets that were found cannot be used; the old ones go on");
-        }
-    }
-}
-
-/// Reads the configuration again, and lets the agent go on with it. Where it is refused nothing has changed.
-async fn read_again(
-    reload: &mut Reload,
-    config: &AgentConfig,
-    agent: &mut Agent,
-    clock: &Arc<dyn Clock>,
-) -> anyhow::Result<(AgentConfig, Sources)> {
-    let next = (reload.load)()?;
-    config.can_become(&next)?;
-    let (sources, unfound) = Sources::of(&next, clock).await;
-    // Anew there are no last good ones that could stay.
-    anyhow::ensure!(unfound == 0, "a file of targets cannot be used; the lines before name it");
-    agent.change(next.options.clone(), sources.targets())?;
-    Ok((next, sources))
-}
-
 /// What follows a batch of rounds.
 struct Taking {
     metrics: Metrics,
@@ -268,14 +231,21 @@ struct Taking {
 }
 
 impl Taking {
+    /// Has what was gathered beside the rounds taken, where it is anything.
+    async fn take_some(&mut self, agent: &mut Agent, gathered: Gathered, now: Timestamp) -> Result<(), RunError> {
+        if gathered.is_empty() { Ok(()) } else { self.take(agent, gathered, now).await }
+    }
+
     /// Has a batch of rounds taken. An error ends the agent.
     async fn take(&mut self, agent: &mut Agent, gathered: Gathered, now: Timestamp) -> Result<(), RunError> {
         let report = gathered.report.clone();
         match agent.publish(vec![gathered]).await {
             Ok(()) => {
                 count_round(&self.metrics, &report);
-                let help = "time of the last round that was taken, seconds since 1970";
-                self.metrics.gauge("strandline_ingest_last_round_seconds", help, &[]).set(now.ms() as f64 / 1000.0);
+                if !report.by_status.is_empty() {
+                    let help = "time of the last round that was taken, seconds since 1970";
+                    self.metrics.gauge("strandline_ingest_last_round_seconds", help, &[]).set(now.ms() as f64 / 1000.0);
+                }
                 if self.untaken > 0 {
                     tracing::info!(untaken = self.untaken, "rounds are taken again");
                     self.untaken = 0;
@@ -301,11 +271,17 @@ impl Taking {
     }
 }
 
+/// Shows how far the API server's clock is ahead of ours.
+pub(crate) fn api_ahead(metrics: &Metrics, ahead_ms: i64) {
+    let help = "clock of the API server minus ours, in seconds";
+    metrics.gauge("strandline_ingest_api_clock_ahead_seconds", help, &[]).set(ahead_ms as f64 / 1000.0);
+}
+
 fn count_targets(metrics: &Metrics, targets: usize) {
     metrics.gauge("strandline_ingest_targets", "targets that are scraped", &[]).set(targets as f64);
 }
 
-fn count_reload(metrics: &Metrics, result: &str, count: u64) {
+pub(crate) fn count_reload(metrics: &Metrics, result: &str, count: u64) {
     metrics.counter(RELOADS.0, RELOADS.1, &[("result", result)]).add(count);
 }
 
@@ -636,6 +612,9 @@ fn count_round(metrics: &Metrics, report: &RoundReport) {
     for status in ScrapeStatus::ALL.iter().map(|s| s.as_str()) {
         let count = report.by_status.get(status).copied().unwrap_or_default();
         metrics.counter("strandline_ingest_rounds_total", "scrape rounds by status", &[("status", status)]).add(count);
+        let took = report.took_ms.get(status).copied().unwrap_or_default();
+        let help = "time from the request to the whole answer, of page and kubelet, by status of the round";
+        metrics.counter("strandline_ingest_round_milliseconds_total", help, &[("status", status)]).add(took);
     }
     for reason in JoinReason::ALL.iter().map(|r| r.as_str()) {
         let count = report.join_reasons.get(reason).copied().unwrap_or_default();
@@ -668,6 +647,8 @@ fn count_round(metrics: &Metrics, report: &RoundReport) {
             report.label_disagreements,
         ),
         ("strandline_ingest_sightings_total", "sighting states published", report.sightings),
+        ("strandline_ingest_local_states_total", "states of holdings by the node's own kubelet published", report.local_states),
+        ("strandline_ingest_refused_pods_total", "pods of the node's own kubelet that could not be read", report.refused_pods),
         ("strandline_ingest_messages_total", "messages taken", report.messages),
         ("strandline_ingest_message_bytes_total", "bytes of messages taken", report.bytes),
         ("strandline_ingest_left_out_total", "parts of rounds that no message had room for", report.left_out),

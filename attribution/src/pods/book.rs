@@ -262,6 +262,23 @@ impl Book {
         self.workloads.insert(key, new);
     }
 
+    /// Takes a chain of team sources whose mappings say something else than before. Every pod whose team is another now is told
+    /// anew, whole.
+    ///
+    /// Out: false, and nothing has changed, where the chain has other sources than before: those are read from objects as they come.
+    pub fn remap(&mut self, team: Vec<TeamSource>) -> bool {
+        let same = |(a, b): (&TeamSource, &TeamSource)| match (a, b) {
+            (TeamSource::Mapping(_), TeamSource::Mapping(_)) => true,
+            (a, b) => a == b,
+        };
+        if team.len() != self.options.team.len() || !self.options.team.iter().zip(&team).all(same) {
+            return false;
+        }
+        self.options.team = team;
+        self.changed.extend(self.pods.keys().cloned());
+        true
+    }
+
     fn pod(&mut self, json: &[u8], what: What, at: i64) -> Result<String, Refused> {
         let read = object::read(json).and_then(|pod: Pod| Ok((Evidence::of(&pod, &self.options)?, pod.metadata)));
         let (evidence, metadata) = read.inspect_err(|_| self.counts.refused += 1)?;

@@ -20,6 +20,7 @@ use super::{
     options::{self, Options},
     quantity::count,
 };
+use crate::slices::SliceGpus;
 
 /// The state of one node's inventory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -130,6 +131,8 @@ pub struct Nodes {
     changed: BTreeSet<String>,
     counts: Counts,
     settled_before: i64,
+    /// GPUs by ResourceSlices.
+    by_slices: BTreeMap<String, SliceGpus>,
 }
 
 impl Nodes {
@@ -142,7 +145,17 @@ impl Nodes {
             changed: BTreeSet::new(),
             counts: Counts::default(),
             settled_before: i64::MIN,
+            by_slices: BTreeMap::new(),
         }
+    }
+
+    /// Takes the GPUs of every node by its ResourceSlices. They count where the node's own status names none: nodes that give GPUs
+    /// by claims alone have no device plugin to say it.
+    pub fn slices(&mut self, gpus: BTreeMap<String, SliceGpus>) {
+        let differs = |node: &&String| self.by_slices.get(*node) != gpus.get(*node);
+        let changed: Vec<String> = self.by_slices.keys().chain(gpus.keys()).filter(differs).cloned().collect();
+        self.changed.extend(changed);
+        self.by_slices = gpus;
     }
 
     /// What was kept out so far.
@@ -239,7 +252,8 @@ impl Nodes {
 
     /// The state of every node, by name.
     pub fn states(&self) -> Vec<NodeState> {
-        let mut states: Vec<NodeState> = self.nodes.iter().filter_map(|(name, entry)| entry.state(name)).collect();
+        let mut states: Vec<NodeState> =
+            self.nodes.iter().filter_map(|(name, entry)| entry.state(name, self.by_slices.get(name))).collect();
         states.sort_by(|a, b| a.node.cmp(&b.node));
         states
     }
@@ -249,7 +263,7 @@ impl Nodes {
         let mut states = Vec::new();
         for name in std::mem::take(&mut self.changed) {
             let Some(entry) = self.nodes.get_mut(&name) else { continue };
-            let Some(state) = entry.state(&name) else { continue };
+            let Some(state) = entry.state(&name, self.by_slices.get(&name)) else { continue };
             let same =
                 |told: &NodeState| NodeState { observed_at: told.observed_at, revision: told.revision, ..state.clone() } == *told;
             if !entry.told.as_ref().is_some_and(same) {
@@ -461,16 +475,23 @@ impl Entry {
         }
     }
 
-    fn state(&self, name: &str) -> Option<NodeState> {
+    fn state(&self, name: &str, by_slices: Option<&SliceGpus>) -> Option<NodeState> {
         let life = &self.now;
         let (present_from, _) = *life.present.first()?;
+        let mut labels = life.facts.clone();
+        if let Some(gpus) = by_slices.filter(|_| labels.capacity_gpus.unwrap_or(0) == 0) {
+            (labels.capacity_gpus, labels.allocatable_gpus) = (Some(gpus.capacity), Some(gpus.allocatable));
+            if labels.product.is_empty() {
+                labels.product.clone_from(&gpus.product);
+            }
+        }
         Some(NodeState {
             node: name.to_owned(),
             observed_at: Timestamp::from_ms(life.last_at?),
             revision: self.revision,
             present_from,
             present_to: life.present.last()?.1,
-            labels: life.facts.clone(),
+            labels,
             unavailable: life.spells(),
         })
     }

@@ -13,7 +13,10 @@ use serde_json::value::RawValue;
 use tokio::sync::mpsc::Sender;
 
 use super::api::{Api, ApiError, Call, MAX_ANSWER_BYTES, PAGE};
-use crate::{holders::SliceDevice, pods::Receipt, slices};
+use crate::{
+    pods::Receipt,
+    slices::{self, Slices},
+};
 
 /// A resource that can be watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -26,11 +29,13 @@ pub enum Resource {
     Namespaces,
     /// ResourceClaims of all namespaces; older servers have none.
     Claims,
+    /// ResourceSlices; older servers have none.
+    Slices,
 }
 
 impl Resource {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Pods, Self::Nodes, Self::Namespaces, Self::Claims];
+    pub const ALL: [Self; 5] = [Self::Pods, Self::Nodes, Self::Namespaces, Self::Claims, Self::Slices];
 
     /// Plural name.
     pub const fn plural(self) -> &'static str {
@@ -39,6 +44,7 @@ impl Resource {
             Self::Nodes => "nodes",
             Self::Namespaces => "namespaces",
             Self::Claims => "resourceclaims",
+            Self::Slices => "resourceslices",
         }
     }
 
@@ -53,12 +59,17 @@ impl Resource {
                 "/apis/resource.k8s.io/v1beta2/resourceclaims",
                 "/apis/resource.k8s.io/v1beta1/resourceclaims",
             ],
+            Self::Slices => &[
+                "/apis/resource.k8s.io/v1/resourceslices",
+                "/apis/resource.k8s.io/v1beta2/resourceslices",
+                "/apis/resource.k8s.io/v1beta1/resourceslices",
+            ],
         }
     }
 
     /// Whether a server may do without it.
     const fn optional(self) -> bool {
-        matches!(self, Self::Claims)
+        matches!(self, Self::Claims | Self::Slices)
     }
 }
 
@@ -82,6 +93,18 @@ pub enum Event {
     Absent,
     /// The watch does not work now, and will be tried again.
     Failed(ApiError),
+}
+
+impl Event {
+    /// The objects that are there, by this event.
+    pub fn objects(&self) -> impl Iterator<Item = &[u8]> {
+        let objects = match self {
+            Self::Listed { objects, .. } => objects.as_slice(),
+            Self::Seen(object) => std::slice::from_ref(object),
+            Self::Deleted(_) | Self::Current | Self::Absent | Self::Failed(_) => &[],
+        };
+        objects.iter().map(Vec::as_slice)
+    }
 }
 
 /// What was told of a resource, and when.
@@ -332,21 +355,19 @@ pub async fn list_pods(api: &Api, namespace: Option<&str>, labels: &str, fields:
     pages(api, call, &path, selected(labels, fields), &|_| true).await.map(|(objects, _, _)| objects)
 }
 
-/// The devices of the ResourceSlices of `node` that its drivers publish, from the newest version that the server has; none where
-/// it has none.
-pub async fn list_slices(api: &Api, node: &str) -> Result<Vec<SliceDevice>, ApiError> {
+/// The ResourceSlices that drivers publish for `node`, or all of them, from the newest version that the server has; none where it
+/// has none.
+pub async fn list_slices(api: &Api, node: Option<&str>) -> Result<Slices, ApiError> {
     let call = Call { verb: "list", resource: "resourceslices" };
-    for version in ["v1", "v1beta2", "v1beta1"] {
-        let path = format!("/apis/resource.k8s.io/{version}/resourceslices");
-        match pages(api, call, &path, selected("", &format!("spec.nodeName={node}")), &|_| true).await {
-            Ok((objects, _, _)) => {
-                return slices::devices(objects.iter().map(Vec::as_slice)).map_err(|e| ApiError::damaged(call, e));
-            }
+    let fields = node.map(|node| format!("spec.nodeName={node}")).unwrap_or_default();
+    for path in Resource::Slices.paths() {
+        match pages(api, call, path, selected("", &fields), &|_| true).await {
+            Ok((objects, _, _)) => return Ok(slices::read(objects.iter().map(Vec::as_slice))),
             Err(ApiError::NotFound { .. }) => {}
             Err(error) => return Err(error),
         }
     }
-    Ok(Vec::new())
+    Ok(Slices::default())
 }
 
 fn selected(labels: &str, fields: &str) -> ListParams {

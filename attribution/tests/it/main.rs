@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod kubelet;
 mod nodes;
 mod pods;
 
@@ -23,18 +24,22 @@ fn tree(path: &str) -> std::path::PathBuf {
 
 #[test]
 fn generated_code_follows_the_proto() {
-    let files = protox::compile(["podresources.proto"], [tree("proto")]).unwrap();
-    let out = tempfile::tempdir().unwrap();
-    tonic_prost_build::configure().out_dir(out.path()).compile_fds(files).unwrap();
-    let code = fs::read_to_string(out.path().join("v1.rs")).unwrap();
-    let path = tree("src/podres/v1.rs");
-    if std::env::var_os("UPDATE").is_some() {
-        fs::write(&path, &code).unwrap();
+    for (proto, made, path) in
+        [("podresources.proto", "v1.rs", "src/podres/v1.rs"), ("pods.proto", "v1alpha1.rs", "src/kubelet/v1alpha1.rs")]
+    {
+        let files = protox::compile([proto], [tree("proto")]).unwrap();
+        let out = tempfile::tempdir().unwrap();
+        tonic_prost_build::configure().out_dir(out.path()).compile_fds(files).unwrap();
+        let code = fs::read_to_string(out.path().join(made)).unwrap();
+        let path = tree(path);
+        if std::env::var_os("UPDATE").is_some() {
+            fs::write(&path, &code).unwrap();
+        }
+        assert!(
+            fs::read_to_string(path).unwrap_or_default() == code,
+            "stale; run `UPDATE=1 cargo test --profile ci -p attribution` twice"
+        );
     }
-    assert!(
-        fs::read_to_string(path).unwrap_or_default() == code,
-        "stale; run `UPDATE=1 cargo test --profile ci -p attribution` twice"
-    );
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The targets of an agent as they come and go, and the asking of each at its own instant.
 
-use super::{Agent, AgentError, Asked, Gathered, Known, MAX_DEPARTED, Options, Target, ask, podres_client, state_key};
+use super::state::state_key;
+use super::{Agent, AgentError, Asked, Gathered, Known, MAX_DEPARTED, Options, Target, ask, podres_client};
 use crate::join::Memory;
 use crate::page;
 use crate::schedule::{Schedule, offset_ms};
@@ -89,6 +90,8 @@ impl Agent {
                 sightings: remembered.sightings,
                 inventory: remembered.inventory,
                 health: super::Health::default(),
+                restarts: !remembered.of_this_run,
+                unmatched: Vec::new(),
                 asked: false,
                 leaves: false,
                 change: 0,

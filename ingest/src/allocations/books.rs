@@ -2,10 +2,14 @@
 
 use crate::publish;
 use crate::transport::Record;
-use attribution::pods::{self, Book, Nodes, Options, PodState, Receipt, Refused};
+use attribution::pods::{self, Book, Nodes, Options, PodState, Receipt, Refused, TeamSource};
+use attribution::slices::SliceBook;
 use attribution::watch::{Event, Resource, Told, Top};
 use schemas::Timestamp;
+use schemas::labels::Contract;
 use schemas::proto::{self, Allocation, Holding, Message, allocation};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Time after which pods that have ended are forgotten: far above the time by which events may come late.
@@ -45,6 +49,9 @@ pub struct Books {
     pub pods: Book,
     /// Nodes.
     pub nodes: Nodes,
+    /// ResourceSlices, and the drivers of those that stand for GPUs.
+    slices: SliceBook,
+    drivers: Vec<String>,
     /// Resources whose list has come, or that the server does not have.
     listed: BTreeSet<Resource>,
     /// Up to when each resource is known, on the API server's clock.
@@ -59,6 +66,8 @@ impl Books {
         Books {
             cluster: cluster.to_owned(),
             pods: Book::new(options.clone()),
+            slices: SliceBook::default(),
+            drivers: options.resources.drivers.clone(),
             nodes: Nodes::new(options),
             listed: BTreeSet::new(),
             current: BTreeMap::new(),
@@ -78,8 +87,8 @@ impl Books {
         }
     }
 
-    /// Takes what was told. Out: objects that were refused.
-    pub fn take(&mut self, told: &Told) -> Vec<Refused> {
+    /// Takes what was told. Out: what is wrong with objects that were refused.
+    pub fn take(&mut self, told: &Told) -> Vec<String> {
         let receipt = told.receipt;
         if !matches!(told.event, Event::Failed(_)) {
             let current = self.current.entry(told.resource).or_insert(receipt.api());
@@ -88,12 +97,38 @@ impl Books {
         if matches!(told.event, Event::Listed { .. } | Event::Absent) {
             self.listed.insert(told.resource);
         }
-        match &told.event {
+        if told.resource == Resource::Slices {
+            return self.slice(&told.event);
+        }
+        let refused = match &told.event {
             Event::Listed { objects, version } => self.list(told.resource, objects, *version, receipt),
             Event::Seen(json) => self.seen(told.resource, json, receipt).err().into_iter().collect(),
             Event::Deleted(json) => self.deleted(told.resource, json, receipt).err().into_iter().collect(),
             Event::Current | Event::Absent | Event::Failed(_) => Vec::new(),
+        };
+        refused.iter().map(ToString::to_string).collect()
+    }
+
+    fn slice(&mut self, event: &Event) -> Vec<String> {
+        let (changed, refused) = match event {
+            Event::Listed { objects, .. } => {
+                let (nodes, refused) = self.slices.relist(objects.iter().map(Vec::as_slice));
+                (!nodes.is_empty(), refused)
+            }
+            Event::Seen(json) => match self.slices.seen(json) {
+                Ok(nodes) => (!nodes.is_empty(), Vec::new()),
+                Err(error) => (false, vec![error]),
+            },
+            Event::Deleted(json) => match self.slices.deleted(json) {
+                Ok(nodes) => (!nodes.is_empty(), Vec::new()),
+                Err(error) => (false, vec![error]),
+            },
+            Event::Current | Event::Absent | Event::Failed(_) => (false, Vec::new()),
+        };
+        if changed {
+            self.nodes.slices(self.slices.gpus(&self.drivers));
         }
+        refused.iter().map(ToString::to_string).collect()
     }
 
     fn list(&mut self, resource: Resource, objects: &[Vec<u8>], version: Option<u64>, receipt: Receipt) -> Vec<Refused> {
@@ -103,6 +138,7 @@ impl Books {
             Resource::Nodes => self.nodes.relist(objects, version, receipt),
             Resource::Namespaces => objects.filter_map(|json| self.pods.namespace(json, receipt).err()).collect(),
             Resource::Claims => objects.filter_map(|json| self.pods.claim(json, receipt).err()).collect(),
+            Resource::Slices => Vec::new(),
         }
     }
 
@@ -112,6 +148,7 @@ impl Books {
             Resource::Nodes => self.nodes.seen(json, receipt),
             Resource::Namespaces => self.pods.namespace(json, receipt),
             Resource::Claims => self.pods.claim(json, receipt),
+            Resource::Slices => Ok(()),
         }
     }
 
@@ -120,7 +157,7 @@ impl Books {
             Resource::Pods => self.pods.deleted(json, receipt),
             Resource::Nodes => self.nodes.deleted(json, receipt),
             // Who paid, and what was held by claim, stays so for the pods that are there.
-            Resource::Namespaces | Resource::Claims => Ok(()),
+            Resource::Namespaces | Resource::Claims | Resource::Slices => Ok(()),
         }
     }
 
@@ -129,6 +166,11 @@ impl Books {
         for top in tops {
             self.pods.workload(&top.namespace, &top.direct, &top.workload, top.whole);
         }
+    }
+
+    /// Takes a chain of team sources whose mappings say something else; false where it has other sources than before.
+    pub fn remap(&mut self, team: Vec<TeamSource>) -> bool {
+        self.pods.remap(team)
     }
 
     /// Whether everything has been listed once: before that, states are half known and nothing is published.
@@ -281,6 +323,25 @@ impl Recalled {
     }
 }
 
+/// Labels of an object that `contract` refuses: they name nothing here, and only their number is told.
+pub fn refused_labels(json: &[u8], contract: &Contract) -> u64 {
+    #[derive(Deserialize)]
+    struct Object {
+        metadata: Metadata,
+    }
+    #[derive(Deserialize)]
+    struct Metadata {
+        labels: Option<BTreeMap<String, IgnoredAny>>,
+    }
+    let labels = serde_json::from_slice::<Object>(json).ok().and_then(|object| object.metadata.labels).unwrap_or_default();
+    labels.keys().filter(|key| refuses(contract, key)).count() as u64
+}
+
+/// Whether a label's key is refused. It may have a prefix, as in example.com/team.
+pub(super) fn refuses(contract: &Contract, label: &str) -> bool {
+    contract.refuses(label) || label.rsplit_once('/').is_some_and(|(_, name)| contract.refuses(name))
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -369,5 +430,38 @@ mod tests {
         assert_eq!(books.totals(Timestamp::from_ms(T)).capacity, 8);
         books.take(&told(Resource::Nodes, Event::Seen(node("").into_bytes()), T + 2000));
         assert_eq!(books.changes(Timestamp::from_ms(T)).nodes.len(), 1);
+    }
+
+    #[test]
+    fn labels_that_can_carry_people_are_counted_and_not_told() {
+        let contract = Contract::new(["*secret*".to_owned()]);
+        let labels = r#"{"team":"a","user_email":"x@y","acme.io/prompt":"hush","my-secret":"b"}"#;
+        assert_eq!(refused_labels(format!(r#"{{"metadata":{{"labels":{labels}}}}}"#).as_bytes(), &contract), 3);
+        assert_eq!(refused_labels(br#"{"metadata":{}}"#, &contract), 0);
+    }
+
+    #[test]
+    fn another_mapping_tells_the_pods_whose_team_it_changes() {
+        let mapping = |team: &str| TeamSource::Mapping([("ns".to_owned(), team.to_owned())].into());
+        let options = Options { team: vec![TeamSource::PodLabel("team".into()), mapping("red")], ..Options::default() };
+        let mut books = Books::new("c", options);
+        let bound = POD.replace("\"spec\":{", "\"spec\":{\"nodeName\":\"n1\",");
+        books.take(&listed(Resource::Pods, &[&bound], T + 1000));
+        let teams = |books: &mut Books| -> Vec<String> {
+            let records = books.changes(Timestamp::from_ms(T + 2000)).allocations;
+            let team = |record: &Record| match Recalled::allocation(&record.value, "c") {
+                Some(Recalled::Holding(holding)) => Some(holding.team.clone()),
+                _ => None,
+            };
+            records.iter().filter_map(team).collect()
+        };
+        assert_eq!(teams(&mut books), ["red"]);
+        assert!(books.remap(vec![TeamSource::PodLabel("team".into()), mapping("blue")]));
+        assert_eq!(teams(&mut books), ["blue"]);
+        assert!(books.remap(vec![TeamSource::PodLabel("team".into()), mapping("blue")]));
+        assert!(teams(&mut books).is_empty(), "nothing changed");
+        assert!(!books.remap(vec![mapping("green")]), "another chain");
+        assert!(!books.remap(vec![TeamSource::PodLabel("owner".into()), mapping("green")]));
+        assert!(teams(&mut books).is_empty());
     }
 }

@@ -1,7 +1,8 @@
 //! Configuration of `allocations`.
 
-use crate::config::{ConfigError, Span, log_bounds, names, positive, read};
-use crate::transport::local;
+use super::books::refuses;
+use crate::config::{ConfigError, KafkaFile, NO_LOG, Span, kafka as kafka_options, log_bounds, names, one_log, positive, read};
+use crate::transport::{kafka, local};
 use attribution::pods::options::NodeLabels;
 use attribution::pods::{Options, TeamSource};
 use attribution::watch::LeaseOptions;
@@ -33,6 +34,9 @@ pub struct AllocationsArgs {
     /// Folder of the log that states are taken into; one of its own
     #[arg(long, env = "STRANDLINE_LOG_DIR", value_name = "DIR")]
     pub log_dir: Option<PathBuf>,
+    /// Brokers of Apache Kafka, instead of a log folder: host:port,host:port (TLS, SASL and more: `kafka` in the file)
+    #[arg(long, env = "STRANDLINE_KAFKA", value_name = "SERVERS")]
+    pub kafka: Option<String>,
     /// Where to serve /metrics, /-/healthy and /-/ready [default: 127.0.0.1:9403]
     #[arg(long, env = "STRANDLINE_LISTEN", value_name = "ADDRESS")]
     pub listen: Option<String>,
@@ -61,6 +65,9 @@ struct File {
     log_partitions: Option<u32>,
     log_retention: Option<Span>,
     log_retention_bytes: Option<u64>,
+    kafka: Option<KafkaFile>,
+    agent_logs: Option<Vec<PathBuf>>,
+    reconcile_after: Option<Span>,
     listen: Option<String>,
 }
 
@@ -105,6 +112,9 @@ const KEYS: &[&str] = &[
     "log_partitions",
     "log_retention",
     "log_retention_bytes",
+    "kafka",
+    "agent_logs",
+    "reconcile_after",
     "listen",
 ];
 pub(crate) const TEAM_KEYS: &[&str] = &["pod_label", "namespace_label", "mapping_file"];
@@ -124,14 +134,32 @@ pub struct AllocationsConfig {
     pub timeout: Duration,
     /// Time between two full snapshots. Default: 10 minutes.
     pub snapshot_every_ms: i64,
-    /// Its log.
-    pub log_dir: PathBuf,
-    /// Partitions of each topic, where they are created.
-    pub log_partitions: u32,
-    /// Bounds of the log.
-    pub log: local::Options,
+    /// Labels that may not name anything.
+    pub contract: Contract,
+    /// Where states are taken.
+    pub transport: Transport,
+    /// Folders of agents' embedded logs, whose sightings are compared with what the API server says beside those in `transport`.
+    pub agent_logs: Vec<PathBuf>,
+    /// How long the API server and a kubelet must disagree on a pod until that counts. Default: 60 s.
+    pub reconcile_after_ms: i64,
     /// Where its own pages are.
     pub listen: String,
+}
+
+/// Where states are taken.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Transport {
+    /// The embedded log.
+    Log {
+        /// Its folder.
+        dir: PathBuf,
+        /// Partitions of each topic, where they are created.
+        partitions: u32,
+        /// Its bounds.
+        options: local::Options,
+    },
+    /// Kafka.
+    Kafka(kafka::Options),
 }
 
 impl AllocationsConfig {
@@ -145,10 +173,8 @@ impl AllocationsConfig {
         if cluster.is_empty() || cluster.contains('/') {
             return Err(ConfigError::Bad { key: "cluster", reason: "a name without `/` is needed".to_owned() });
         }
-        let log_dir = args
-            .log_dir
-            .or(file.log_dir)
-            .ok_or(ConfigError::Missing("no log; give --log-dir DIR, STRANDLINE_LOG_DIR, or `log_dir:` in the file"))?;
+        let kafka = kafka_options(file.kafka, args.kafka, false)?;
+        let log_dir = one_log(args.log_dir.or(file.log_dir), kafka.is_some())?;
         let environment = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let identity = args.identity.or(file.identity).or_else(|| environment("POD_NAME")).or_else(|| environment("HOSTNAME"));
         let namespace = args.lease_namespace.or(file.lease_namespace).or_else(|| environment("POD_NAMESPACE"));
@@ -175,7 +201,8 @@ impl AllocationsConfig {
         options.queue = file.queue_labels.unwrap_or(options.queue);
         options.priority_class = file.priority_class_labels.unwrap_or(options.priority_class);
         options.node_labels = node_labels(file.node_labels, options.node_labels);
-        contract(&options, &Contract::new(file.refuse_labels.unwrap_or_default()))?;
+        let refused = Contract::new(file.refuse_labels.unwrap_or_default());
+        contract(&options, &refused)?;
         let timeout = file.timeout.map_or(30_000, Span::ms);
         let snapshot_every_ms = file.snapshot_every.map_or(600_000, Span::ms);
         positive("timeout", timeout)?;
@@ -184,7 +211,14 @@ impl AllocationsConfig {
             let reason = "at most 10m: who begins reads half an hour of the log, and must find everything in it".to_owned();
             return Err(ConfigError::Bad { key: "snapshot_every", reason });
         }
-        let (log_partitions, log) = log_bounds(file.log_partitions, file.log_retention, file.log_retention_bytes)?;
+        let (partitions, log) = log_bounds(file.log_partitions, file.log_retention, file.log_retention_bytes)?;
+        let transport = match (log_dir, kafka) {
+            (Some(dir), _) => Transport::Log { dir, partitions, options: log },
+            (None, Some(options)) => Transport::Kafka(options),
+            (None, None) => return Err(NO_LOG),
+        };
+        let reconcile_after_ms = file.reconcile_after.map_or(60_000, Span::ms);
+        positive("reconcile_after", reconcile_after_ms)?;
         Ok(AllocationsConfig {
             cluster,
             kubeconfig: args.kubeconfig.or(file.kubeconfig),
@@ -192,11 +226,34 @@ impl AllocationsConfig {
             lease,
             timeout: Duration::from_millis(timeout.unsigned_abs()),
             snapshot_every_ms,
-            log_dir,
-            log_partitions,
-            log,
+            contract: refused,
+            transport,
+            agent_logs: file.agent_logs.unwrap_or_default(),
+            reconcile_after_ms,
             listen: args.listen.or(file.listen).unwrap_or_else(|| "127.0.0.1:9403".to_owned()),
         })
+    }
+
+    /// Whether a running process with this configuration can go on with `next`: the mappings of teams may say something else.
+    ///
+    /// Errors: what holds for the life of the process.
+    pub fn can_become(&self, next: &Self) -> Result<(), ConfigError> {
+        let unmapped = |config: &Self| {
+            let mut config = config.clone();
+            let mappings = config.options.team.iter_mut().filter_map(|source| match source {
+                TeamSource::Mapping(teams) => Some(teams),
+                TeamSource::PodLabel(_) | TeamSource::NamespaceLabel(_) => None,
+            });
+            mappings.for_each(BTreeMap::clear);
+            // Compared as shown, which has every field of it but secrets; those are in `transport`.
+            format!("{config:?}")
+        };
+        if unmapped(self) != unmapped(next) || self.transport != next.transport {
+            return Err(ConfigError::Missing(
+                "only what the mapping files of `team` say can change while this process runs; start it again for the rest",
+            ));
+        }
+        Ok(())
     }
 }
 
@@ -251,9 +308,7 @@ fn contract(options: &Options, contract: &Contract) -> Result<(), ConfigError> {
         .chain(lists.into_iter().flat_map(|(key, labels)| labels.iter().map(move |label| (key, label))))
         .chain(of_nodes.into_iter().flatten().map(|label| ("node_labels", label)));
     for (key, label) in all {
-        // A label's name may have a prefix, as in example.com/team.
-        let name = label.rsplit_once('/').map_or(label.as_str(), |(_, name)| name);
-        if contract.refuses(label) || contract.refuses(name) {
+        if refuses(contract, label) {
             let reason = format!("the label `{label}` can carry people or prompts and is refused; name another");
             return Err(ConfigError::Bad { key, reason });
         }
@@ -298,6 +353,12 @@ mod tests {
     }
 
     #[test]
+    fn kafka_is_given_instead_of_a_log() {
+        let config = load("cluster: reef\nkafka: {bootstrap_servers: 'a:1', partitions: 3}\n").unwrap();
+        assert!(matches!(config.transport, Transport::Kafka(options) if options.partitions == 3));
+    }
+
+    #[test]
     fn mistakes_are_named_with_the_way_out() {
         let error = |text: &str| load(&format!("{FILE}{text}")).unwrap_err();
         assert_eq!(error("teams: []\n"), "FILE: unknown key `teams`; did you mean `team`?");
@@ -309,6 +370,8 @@ mod tests {
         assert!(error("lease_duration: 500ms\n").contains("whole seconds"));
         assert!(error("lease_name: A/b\n").contains("no name of an object"));
         assert!(error("snapshot_every: 1h\n").contains("at most 10m"));
+        assert!(error("kafka: {bootstrap_servers: 'a:1'}\n").contains("leave one out"));
+        assert!(error("reconcile_after: 0s\n").contains("more than nothing"));
         assert!(load("cluster: reef\n").unwrap_err().starts_with("no log"));
     }
 }

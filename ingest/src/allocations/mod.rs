@@ -10,11 +10,12 @@
 //! harm. What a leader knows beyond the API server (receipts of binds that have no time of their own, pods that went while nobody
 //! watched) it takes from the log itself when it begins: see [`recall`].
 //!
-//! Modules in reading order: [`books`] (pure), [`recall`], [`config`], [`run`].
+//! Modules in reading order: [`books`] (pure), [`recall`], [`reconcile`], [`config`], [`run`].
 
 pub mod books;
 pub mod config;
 pub mod recall;
+pub mod reconcile;
 pub mod run;
 
 pub use config::{AllocationsArgs, AllocationsConfig};

@@ -20,11 +20,7 @@ pub fn recall(
     let mut latest: BTreeMap<(u8, String, String), Recalled> = BTreeMap::new();
     for partition in 0..topic.partitions() {
         let bounds = topic.bounds(partition)?;
-        if bounds.start == bounds.end {
-            continue;
-        }
-        let last = time_at(topic, partition, bounds.end - 1)?.or(time_at(topic, partition, bounds.start)?).unwrap_or(0);
-        let mut next = first_since(topic, partition, bounds.start, bounds.end, last.saturating_sub(BACK_MS))?;
+        let mut next = begin(topic, partition)?;
         while next < bounds.end {
             let fetched = topic.fetch(partition, next, FETCH_BYTES)?;
             for message in &fetched.messages {
@@ -43,6 +39,16 @@ pub fn recall(
     }
     // Holdings before demand, so that a pod that holds is not taken for one that waits.
     Ok(latest.into_values().collect())
+}
+
+/// Where the last half hour of a partition begins.
+pub(super) fn begin(topic: &dyn Topic, partition: u32) -> Result<u64, TransportError> {
+    let bounds = topic.bounds(partition)?;
+    if bounds.start == bounds.end {
+        return Ok(bounds.start);
+    }
+    let last = time_at(topic, partition, bounds.end - 1)?.or(time_at(topic, partition, bounds.start)?).unwrap_or(0);
+    first_since(topic, partition, bounds.start, bounds.end, last.saturating_sub(BACK_MS))
 }
 
 /// Time of the first message at or after `offset`; none where there is none.

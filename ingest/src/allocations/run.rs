@@ -1,17 +1,21 @@
 //! The loop that waits: stand by, lead, publish, stand by again.
 
-use super::books::{Batch, Books, Recalled};
-use super::config::AllocationsConfig;
+use super::books::{Batch, Books, Recalled, refused_labels};
+use super::config::{AllocationsConfig, Transport};
 use super::recall::recall;
+use super::reconcile::{Disagreements, Kubelets, Tail};
 use crate::clock::Clock;
+use crate::config::ConfigError;
 use crate::publish::{ALLOCATIONS, NODES, SAMPLES};
-use crate::run::{Pages, RunError, counter};
-use crate::transport::local::{Log, TopicSpec};
+use crate::run::{API_FAILURES as FAILURES, Pages, RunError, api_ahead, count_reload, counter};
+use crate::transport::kafka::Kafka;
+use crate::transport::local::{self, Log, TopicSpec};
 use crate::transport::{Topic, TransportError};
 use attribution::pods::asks_for_devices;
 use attribution::watch::owners::{self, OwnerRef, Owners};
 use attribution::watch::{Api, ApiError, Event, Lease, Resource, Standing, Told, Wants, follow};
 use schemas::Timestamp;
+use schemas::labels::Contract;
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::Arc;
@@ -33,17 +37,22 @@ const MAX_WAITING: usize = 200_000;
 const TICK: Duration = Duration::from_secs(1);
 const RETAIN_EVERY_MS: i64 = 60_000;
 
+/// Time between two tries to reach Kafka at the start.
+const RETRY_EVERY: Duration = Duration::from_secs(5);
 /// Time between two refreshes of what the pages show of the books.
 const GAUGES_EVERY_MS: i64 = 15_000;
 /// Controllers whose way up is asked for again with every snapshot.
 const MAX_PARTIAL: usize = 10_000;
 
 const EVENTS: (&str, &str) = ("strandline_ingest_watch_events_total", "events of the API server by resource");
-const FAILURES: (&str, &str) = ("strandline_ingest_api_failures_total", "requests to the API server that failed, by reason");
 const REFUSED: (&str, &str) = ("strandline_ingest_refused_objects_total", "objects of the API server that could not be read");
 const LATE: (&str, &str) = ("strandline_ingest_late_events_total", "events older than what is settled; they changed nothing");
 const STATES: (&str, &str) = ("strandline_ingest_states_total", "states of holdings, demand and nodes taken by the log");
 const UNTAKEN: (&str, &str) = ("strandline_ingest_untaken_states_total", "states dropped because the log took none for too long");
+const REFUSED_LABELS: (&str, &str) =
+    ("strandline_ingest_refused_labels_total", "labels of objects that the contract refused, with each time that they were told");
+const UNCOMPARED: (&str, &str) =
+    ("strandline_ingest_reconciliation_failures_total", "times that the kubelets' side could not be read to be compared");
 const CHANGES: (&str, &str) = ("strandline_ingest_leader_changes_total", "times this process began or ceased to lead");
 
 /// The topics that states go to.
@@ -55,26 +64,87 @@ pub struct Topics {
     pub nodes: Arc<dyn Topic>,
 }
 
+/// How a running process is told to read its configuration again.
+pub struct Reload {
+    /// One message for each time that is asked for.
+    pub asked: mpsc::Receiver<()>,
+    /// Reads the configuration.
+    pub load: Box<dyn FnMut() -> Result<AllocationsConfig, ConfigError> + Send>,
+}
+
 /// Watches until `shutdown`, whenever this process leads; what was told by then is published, and the lease given up.
-pub async fn run(config: AllocationsConfig, clock: Arc<dyn Clock>, shutdown: impl Future<Output = ()>) -> Result<(), RunError> {
+pub async fn run(
+    config: AllocationsConfig,
+    reload: Reload,
+    clock: Arc<dyn Clock>,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), RunError> {
     let (metrics, ready) = (Metrics::new(), Ready::new());
     let pages = Pages::start(&config.listen, &metrics, &ready).await?;
-    let specs = [SAMPLES, ALLOCATIONS, NODES].map(|name| TopicSpec { name, partitions: config.log_partitions });
-    let log = Log::open(&config.log_dir, &specs, config.log).map_err(RunError::Log)?;
-    let topic = |name| log.topic(name).map_err(RunError::Log);
-    let topics = Topics { allocations: topic(ALLOCATIONS)?, nodes: topic(NODES)? };
-    let retain = |now: Timestamp| match log.retain(now.ms()) {
-        Ok(dropped) => counter(&metrics, DROPPED.0, DROPPED.1).add(dropped),
-        Err(error) => tracing::error!(error = format!("{:#}", anyhow::Error::new(error)), "cannot drop old segments of the log"),
+    let mut shutdown = std::pin::pin!(shutdown);
+    let result = match &config.transport {
+        Transport::Log { dir, partitions, options } => {
+            let specs = [SAMPLES, ALLOCATIONS, NODES].map(|name| TopicSpec { name, partitions: *partitions });
+            let log = Log::open(dir, &specs, *options).map_err(RunError::Log)?;
+            let topic = |name| log.topic(name).map_err(RunError::Log);
+            let topics = Topics { allocations: topic(ALLOCATIONS)?, nodes: topic(NODES)? };
+            let retain = |now: Timestamp| match log.retain(now.ms()) {
+                Ok(dropped) => counter(&metrics, DROPPED.0, DROPPED.1).add(dropped),
+                Err(error) => {
+                    tracing::error!(error = format!("{:#}", anyhow::Error::new(error)), "cannot drop old segments of the log")
+                }
+            };
+            follow_cluster(&config, reload, topics, clock, &metrics, &ready, shutdown, retain).await
+        }
+        Transport::Kafka(options) => {
+            let kafka = Kafka::new(options.clone()).map_err(RunError::Log)?;
+            let topics = tokio::select! {
+                topics = kafka_topics(kafka) => Some(topics.map_err(RunError::Log)?),
+                () = &mut shutdown => None,
+            };
+            match topics {
+                Some(topics) => follow_cluster(&config, reload, topics, clock, &metrics, &ready, shutdown, |_| {}).await,
+                None => Ok(()),
+            }
+        }
     };
-    let result = follow_cluster(&config, topics, clock, &metrics, &ready, shutdown, retain).await;
     pages.stop().await;
     result
 }
 
+/// Kafka's topics, as soon as it is there. Errors: those that do not pass.
+async fn kafka_topics(kafka: Arc<Kafka>) -> Result<Topics, TransportError> {
+    let mut said = false;
+    loop {
+        let kafka = kafka.clone();
+        let opened = blocking(move || {
+            // All three: whoever comes first creates them.
+            kafka.prepare(&[SAMPLES, ALLOCATIONS, NODES])?;
+            kafka.topics(&[ALLOCATIONS, NODES])
+        });
+        match opened.await {
+            Ok(topics) => {
+                let mut topics = topics.into_iter().map(|topic| topic as Arc<dyn Topic>);
+                if let (Some(allocations), Some(nodes)) = (topics.next(), topics.next()) {
+                    return Ok(Topics { allocations, nodes });
+                }
+            }
+            Err(error) if error.passes() => {
+                if !std::mem::replace(&mut said, true) {
+                    tracing::warn!(error = format!("{:#}", anyhow::Error::new(error)), "waiting for Kafka");
+                }
+            }
+            Err(error) => return Err(error),
+        }
+        tokio::time::sleep(RETRY_EVERY).await;
+    }
+}
+
 /// The same over topics of any transport; `every_minute` is called once a minute.
+#[allow(clippy::too_many_arguments)]
 pub async fn follow_cluster(
     config: &AllocationsConfig,
+    mut reload: Reload,
     topics: Topics,
     clock: Arc<dyn Clock>,
     metrics: &Metrics,
@@ -82,6 +152,7 @@ pub async fn follow_cluster(
     shutdown: impl Future<Output = ()>,
     mut every_minute: impl FnMut(Timestamp),
 ) -> Result<(), RunError> {
+    let mut config = config.clone();
     let now = {
         let clock = clock.clone();
         Arc::new(move || clock.now())
@@ -99,6 +170,7 @@ pub async fn follow_cluster(
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut term: Option<Term> = None;
     let mut minute = clock.now();
+    let mut unread = false;
     let result = loop {
         let mut told = Vec::new();
         tokio::select! {
@@ -106,6 +178,7 @@ pub async fn follow_cluster(
             Ok(()) = stands.changed() => {}
             _ = tick.tick() => {}
             _ = receive(&mut term, &mut told) => {}
+            Some(()) = reload.asked.recv() => read_again(&mut reload, &mut config, &mut term, metrics),
         }
         let stand = stands.borrow_and_update().clone();
         let now = clock.now();
@@ -114,8 +187,7 @@ pub async fn follow_cluster(
             every_minute(now);
         }
         if let Some((ahead, _)) = api.ahead_ms() {
-            let help = "clock of the API server minus ours, in seconds";
-            metrics.gauge("strandline_ingest_api_clock_ahead_seconds", help, &[]).set(ahead as f64 / 1000.0);
+            api_ahead(metrics, ahead);
         }
         if !stand.leads() {
             if term.take().is_some() {
@@ -128,11 +200,21 @@ pub async fn follow_cluster(
             continue;
         }
         if term.is_none() {
-            let begun = Term::begin(config, &topics, &api, metrics).await;
-            match begun {
+            match Term::begin(&config, &topics, &api, metrics).await {
                 Ok(begun) => term = Some(begun),
+                Err(error) if error.passes() => {
+                    if !std::mem::replace(&mut unread, true) {
+                        tracing::error!(
+                            error = format!("{:#}", anyhow::Error::new(error)),
+                            "what was told before cannot be read; begins when it can"
+                        );
+                    }
+                    ready.set(false);
+                    continue;
+                }
                 Err(error) => break Err(RunError::Log(error)),
             }
+            unread = false;
             counter(metrics, CHANGES.0, CHANGES.1).inc();
             metrics.gauge("strandline_ingest_leader", LEADER, &[]).set(1.0);
         }
@@ -161,6 +243,28 @@ pub async fn follow_cluster(
     result
 }
 
+/// Reads the configuration again. One that is wrong, or differs in more than the mappings of teams, is refused, and the old one
+/// goes on.
+fn read_again(reload: &mut Reload, config: &mut AllocationsConfig, term: &mut Option<Term>, metrics: &Metrics) {
+    let read = (reload.load)().and_then(|next| config.can_become(&next).map(|()| next));
+    let result = match read {
+        Ok(next) => {
+            if let Some(term) = term {
+                term.books.remap(next.options.team.clone());
+            }
+            *config = next;
+            tracing::info!("the mappings of teams were read again");
+            "ok"
+        }
+        Err(error) => {
+            let error = format!("{:#}", anyhow::Error::new(error));
+            tracing::error!(error, "the new configuration is refused; the old one goes on");
+            "failed"
+        }
+    };
+    count_reload(metrics, result, 1);
+}
+
 const LEADER: &str = "1 where this process leads";
 const DROPPED: (&str, &str) = ("strandline_ingest_dropped_messages_total", "messages that left the log by its retention");
 
@@ -172,9 +276,11 @@ fn declare(metrics: &Metrics) {
     for reason in ApiError::REASONS {
         metrics.counter(FAILURES.0, FAILURES.1, &[("reason", reason)]).add(0);
     }
-    for (name, help) in [REFUSED, LATE, STATES, UNTAKEN, CHANGES, DROPPED] {
+    for (name, help) in [REFUSED, LATE, STATES, UNTAKEN, CHANGES, DROPPED, REFUSED_LABELS, UNCOMPARED] {
         counter(metrics, name, help).add(0);
     }
+    count_reload(metrics, "ok", 0);
+    count_reload(metrics, "failed", 0);
     metrics.gauge("strandline_ingest_leader", LEADER, &[]).set(0.0);
 }
 
@@ -270,19 +376,34 @@ struct Term {
     partial: BTreeSet<(String, OwnerRef)>,
     late: u64,
     untaken: bool,
+    contract: Contract,
+    comparison: Comparison,
     metrics: Metrics,
+}
+
+/// Both sides of who holds what, to be compared now and then.
+struct Comparison {
+    cluster: String,
+    /// Where agents tell what kubelets say. Away while it is read.
+    side: Option<(Vec<Tail>, Kubelets)>,
+    disagreements: Disagreements,
+    lasting_ms: i64,
+    last: Option<Timestamp>,
+    /// Whether the last reading failed.
+    unread: bool,
 }
 
 impl Term {
     /// Reads what was told before, and begins to watch.
     async fn begin(config: &AllocationsConfig, topics: &Topics, api: &Api, metrics: &Metrics) -> Result<Self, TransportError> {
-        let (cluster, topics) = (config.cluster.clone(), topics.clone());
+        let (cluster, topics, tail) = (config.cluster.clone(), topics.clone(), topics.allocations.clone());
         let states = blocking(move || {
             let mut states = recall(&*topics.allocations, &cluster, Recalled::allocation)?;
             states.append(&mut recall(&*topics.nodes, &cluster, Recalled::node)?);
             Ok::<_, TransportError>(states)
         })
         .await?;
+        let comparison = Comparison::new(config, &tail);
         let mut books = Books::new(&config.cluster, config.options.clone());
         let recalled = states.len();
         states.into_iter().for_each(|state| books.resume(state));
@@ -309,6 +430,8 @@ impl Term {
             partial: BTreeSet::new(),
             late: 0,
             untaken: false,
+            contract: config.contract.clone(),
+            comparison,
             metrics: metrics.clone(),
         })
     }
@@ -322,16 +445,16 @@ impl Term {
         for told in told {
             self.health(&told);
             if told.resource == Resource::Pods {
-                match &told.event {
-                    Event::Listed { objects, .. } => controllers.extend(objects.iter().filter_map(|json| owners::of_pod(json))),
-                    Event::Seen(json) => controllers.extend(owners::of_pod(json)),
-                    Event::Deleted(_) | Event::Current | Event::Absent | Event::Failed(_) => {}
-                }
+                controllers.extend(told.event.objects().filter_map(owners::of_pod));
+            }
+            if !matches!(told.resource, Resource::Claims | Resource::Slices) {
+                let refused = told.event.objects().map(|json| refused_labels(json, &self.contract)).sum();
+                counter(&self.metrics, REFUSED_LABELS.0, REFUSED_LABELS.1).add(refused);
             }
             let refused = self.books.take(&told);
             counter(&self.metrics, REFUSED.0, REFUSED.1).add(refused.len() as u64);
             for error in refused {
-                tracing::warn!(%error, "an object is left out");
+                tracing::warn!(error, "an object is left out");
             }
             self.resync |= matches!(told.event, Event::Listed { .. });
         }
@@ -407,6 +530,7 @@ impl Term {
             self.told_all = None;
         }
         self.gauges(now);
+        self.comparison.compare(&self.books, now, &self.metrics).await;
         // Another may lead by now; what he says, he says himself.
         if self.waiting.is_empty() || !stands.borrow().leads() {
             return Ok(());
@@ -452,6 +576,60 @@ impl Term {
         let late = self.books.pods.counts().late + self.books.nodes.counts().late;
         counter(&self.metrics, LATE.0, LATE.1).add(late.saturating_sub(self.late));
         self.late = late;
+    }
+}
+
+impl Comparison {
+    fn new(config: &AllocationsConfig, own: &Arc<dyn Topic>) -> Self {
+        let own = own.clone();
+        let mut tails = vec![Tail::of(Box::new(move || Ok(own.clone())))];
+        for dir in config.agent_logs.clone() {
+            tails.push(Tail::of(Box::new(move || {
+                Log::reader(&dir, local::Options::default())?.topic(ALLOCATIONS).map(|topic| topic as Arc<dyn Topic>)
+            })));
+        }
+        Comparison {
+            cluster: config.cluster.clone(),
+            side: Some((tails, Kubelets::default())),
+            disagreements: Disagreements::default(),
+            lasting_ms: config.reconcile_after_ms,
+            last: None,
+            unread: false,
+        }
+    }
+
+    /// Compares both sides, where it is time for that, and shows how many pods they disagree on.
+    async fn compare(&mut self, books: &Books, now: Timestamp, metrics: &Metrics) {
+        let every = GAUGES_EVERY_MS.min(self.lasting_ms);
+        if self.last.is_some_and(|at| now.ms() - at.ms() < every) {
+            return;
+        }
+        self.last = Some(now);
+        let Some((mut tails, mut kubelets)) = self.side.take() else { return };
+        let cluster = self.cluster.clone();
+        let (read, side) = blocking(move || {
+            let each = |tail: &mut Tail| tail.read(|value| kubelets.take(value, &cluster));
+            let read: Vec<Result<(), TransportError>> = tails.iter_mut().map(each).collect();
+            (read, (tails, kubelets))
+        })
+        .await;
+        let (_, kubelets) = self.side.insert(side);
+        let mut unread = false;
+        for error in read.into_iter().filter_map(Result::err) {
+            counter(metrics, UNCOMPARED.0, UNCOMPARED.1).inc();
+            unread = true;
+            if !self.unread {
+                let error = format!("{:#}", anyhow::Error::new(error));
+                tracing::warn!(error, "what kubelets say cannot be read; it is compared as it was");
+            }
+        }
+        self.unread = unread;
+        // Without agents there is nothing to compare, and no figure.
+        let Some(podres) = kubelets.held(now) else { return };
+        let help = "pods on which the API server and the kubelets disagree for some time, by who knows them";
+        for (kind, pods) in self.disagreements.compare(&books.held(now), &podres, now, self.lasting_ms) {
+            metrics.gauge("strandline_ingest_reconciliation_pods", help, &[("kind", kind.as_str())]).set(pods as f64);
+        }
     }
 }
 

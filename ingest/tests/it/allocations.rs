@@ -1,44 +1,30 @@
 //! `allocations` against a real API server: watches, owners, claims, a lost watch (410 Gone), a change of leader, and rights.
 
-use crate::cluster::{Cluster, Wire};
+use crate::cluster::{Cluster, PODS, Wire, pod, reference, until};
+use crate::kafka::{Broker, topics_of};
+use crate::kill::{Process, wait_for};
 use attribution::pods::{Options, asks_for_devices};
 use attribution::watch::owners::{Owners, of_pod};
 use attribution::watch::{Api, Event, Lease, LeaseOptions, Resource, Standing, Told, follow, list_slices};
 use ingest::allocations::books::Recalled;
-use ingest::allocations::run::{Topics, follow_cluster};
+use ingest::allocations::run::{Reload, Topics, follow_cluster};
 use ingest::allocations::{AllocationsArgs, AllocationsConfig};
 use ingest::clock::{Clock, SystemClock};
 use ingest::kubernetes::{Discovery, Found, targets};
-use ingest::publish::{ALLOCATIONS, NODES};
-use ingest::transport::Topic;
+use ingest::publish::{self, ALLOCATIONS, NODES};
+use ingest::scrape::Scraper;
 use ingest::transport::local::{self, Log, TopicSpec};
+use ingest::transport::{Record, Topic};
 use schemas::proto::{Demand, Holding, Node};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use web::{Metrics, Ready};
-
-const PODS: &str = "/api/v1/namespaces/ml/pods";
-
-fn rbac() -> String {
-    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/rbac.yaml")).unwrap()
-}
-
-/// Waits until `found` finds something, at most a minute.
-async fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
-    let began = Instant::now();
-    loop {
-        if let Some(found) = found() {
-            return found;
-        }
-        assert!(began.elapsed() < Duration::from_secs(60), "no {what} within a minute");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
 
 /// What the log tells, latest states first to last.
 #[derive(Clone)]
@@ -46,17 +32,19 @@ struct States(Arc<dyn Topic>, Arc<dyn Topic>);
 
 impl States {
     fn all(topic: &dyn Topic, read: fn(&[u8], &str) -> Option<Recalled>) -> Vec<Recalled> {
-        let bounds = topic.bounds(0).unwrap();
-        let mut next = bounds.start;
         let mut latest: BTreeMap<_, Recalled> = BTreeMap::new();
-        while next < bounds.end {
-            let fetched = topic.fetch(0, next, 1 << 20).unwrap();
-            for state in fetched.messages.iter().filter_map(|m| read(&m.value, "reef")) {
-                if latest.get(&state.id()).is_none_or(|known| known.order() <= state.order()) {
-                    latest.insert(state.id(), state);
+        for partition in 0..topic.partitions() {
+            let bounds = topic.bounds(partition).unwrap();
+            let mut next = bounds.start;
+            while next < bounds.end {
+                let fetched = topic.fetch(partition, next, 1 << 20).unwrap();
+                for state in fetched.messages.iter().filter_map(|m| read(&m.value, "reef")) {
+                    if latest.get(&state.id()).is_none_or(|known| known.order() <= state.order()) {
+                        latest.insert(state.id(), state);
+                    }
                 }
+                next = fetched.next;
             }
-            next = fetched.next;
         }
         latest.into_values().collect()
     }
@@ -83,8 +71,27 @@ impl States {
     }
 }
 
+/// What an agent tells of a pod that its kubelet lists on one device of n1.
+fn sighting(pod: &str, at_ms: i64) -> Record {
+    let holding = Holding {
+        cluster: "reef".into(),
+        node: "n1".into(),
+        source: "podres".into(),
+        id: format!("ml/{pod}/main/GPU-{pod}@{at_ms}"),
+        observed_at_ms: at_ms,
+        namespace: "ml".into(),
+        pod: pod.into(),
+        container: "main".into(),
+        device: format!("GPU-{pod}"),
+        ..Holding::default()
+    };
+    Record { at_ms, ..publish::holding(holding) }
+}
+
 /// One process of the role, as a runtime of its own: when that is shut down, all of it stops at once.
 struct Member {
+    dir: tempfile::TempDir,
+    hangup: mpsc::Sender<()>,
     metrics: Metrics,
     ready: Ready,
     stop: Option<oneshot::Sender<()>>,
@@ -104,7 +111,13 @@ impl Member {
     fn start(identity: &str, lease_s: u32, kubeconfig: &Path, topics: &Topics) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("allocations.yaml");
-        let text = format!("lease_duration: {lease_s}s\nlease_namespace: strandline\ntimeout: 5s\n");
+        let teams = dir.path().join("teams.yaml");
+        let text = format!(
+            "lease_duration: {lease_s}s\nlease_namespace: strandline\ntimeout: 5s\nreconcile_after: 1s\n\
+             team: [{{namespace_label: team}}, {{mapping_file: '{}'}}]\n",
+            teams.display()
+        );
+        std::fs::write(&teams, "lab: red\n").unwrap();
         std::fs::write(&file, text).unwrap();
         let args = AllocationsArgs {
             config: Some(file),
@@ -114,7 +127,9 @@ impl Member {
             log_dir: Some("unused".into()),
             ..AllocationsArgs::default()
         };
-        let config = AllocationsConfig::load(args).unwrap();
+        let config = AllocationsConfig::load(args.clone()).unwrap();
+        let (hangup, asked) = mpsc::channel(1);
+        let reload = Reload { asked, load: Box::new(move || AllocationsConfig::load(args.clone())) };
         let (metrics, ready, topics) = (Metrics::new(), Ready::new(), topics.clone());
         let (stop, stopped) = oneshot::channel::<()>();
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
@@ -124,10 +139,11 @@ impl Member {
                 let stopped = async {
                     let _ = stopped.await;
                 };
-                follow_cluster(&config, topics, Arc::new(SystemClock), &metrics, &ready, stopped, |_| {}).await.unwrap();
+                let clock = Arc::new(SystemClock);
+                follow_cluster(&config, reload, topics, clock, &metrics, &ready, stopped, |_| {}).await.unwrap();
             })
         };
-        Member { metrics, ready, stop: Some(stop), work: Some(work), runtime: Some(runtime) }
+        Member { dir, hangup, metrics, ready, stop: Some(stop), work: Some(work), runtime: Some(runtime) }
     }
 
     fn counts(&self, series: &str) -> f64 {
@@ -150,66 +166,7 @@ impl Member {
     }
 }
 
-fn pod(name: &str, gpus: u32, owner: Option<&Value>, more: Value) -> Value {
-    let mut pod = json!({
-        "apiVersion": "v1", "kind": "Pod",
-        "metadata": {"name": name, "namespace": "ml", "labels": {"kueue.x-k8s.io/queue-name": "night"}},
-        "spec": {"containers": [{"name": "main", "image": "x"}], "terminationGracePeriodSeconds": 0},
-    });
-    if gpus > 0 {
-        pod["spec"]["containers"][0]["resources"] = json!({"limits": {"nvidia.com/gpu": gpus.to_string()}});
-    }
-    if let Some(owner) = owner {
-        pod["metadata"]["ownerReferences"] = json!([reference(owner)]);
-    }
-    for (key, value) in more.as_object().unwrap() {
-        pod["spec"][key] = value.clone();
-    }
-    pod
-}
-
-fn reference(owner: &Value) -> Value {
-    json!({
-        "apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": owner["metadata"]["name"],
-        "uid": owner["metadata"]["uid"], "controller": true,
-    })
-}
-
 impl Cluster {
-    async fn create(&self, path: &str, object: Value) -> Value {
-        self.call("POST", path, Some(object)).await
-    }
-
-    /// Binds a pod as the scheduler does.
-    async fn bind(&self, pod: &str, node: &str) {
-        let binding = json!({
-            "apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod},
-            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
-        });
-        self.call("POST", &format!("{PODS}/{pod}/binding"), Some(binding)).await;
-    }
-
-    async fn delete(&self, pod: &str) {
-        self.call("DELETE", &format!("{PODS}/{pod}?gracePeriodSeconds=0"), None).await;
-    }
-
-    /// A namespace with a team, a node with eight GPUs.
-    async fn furnish(&self) {
-        self.apply(&rbac()).await;
-        self.create("/api/v1/namespaces", json!({"metadata": {"name": "ml", "labels": {"team": "search"}}})).await;
-        let labels = json!({
-            "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "topology.kubernetes.io/region": "r1",
-            "karpenter.sh/capacity-type": "spot",
-        });
-        self.create("/api/v1/nodes", json!({"metadata": {"name": "n1", "labels": labels}, "spec": {"providerID": "aws:///z/i"}}))
-            .await;
-        let gpus = json!({"nvidia.com/gpu": "8"});
-        let ready = json!([{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
-        let status = json!({"status": {"capacity": gpus, "allocatable": gpus, "conditions": ready}});
-        self.call("PATCH", "/api/v1/nodes/n1/status", Some(status)).await;
-        self.create("/api/v1/nodes", json!({"metadata": {"name": "cpu-1"}})).await;
-    }
-
     async fn deployment(&self) -> Value {
         let template = json!({"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "c", "image": "x"}]}});
         let spec = json!({"selector": {"matchLabels": {"app": "web"}}, "template": template});
@@ -274,6 +231,45 @@ async fn a_real_api_server_is_followed_through_lost_watches_and_leaders() {
     assert_eq!(labels, ["NVIDIA-H100-80GB-HBM3", "r1", "aws", "spot"]);
     assert!(told.node("cpu-1").is_none(), "a node without GPUs");
     first.ready().await;
+
+    // What kubelets say beside it: one device of the two, and a pod that the API server does not know.
+    let disagree = |kind: &str| first.counts(&format!("strandline_ingest_reconciliation_pods{{kind=\"{kind}\"}}"));
+    assert!(disagree("number").is_nan(), "nobody has heard of a kubelet");
+    topics.allocations.produce(&[sighting("web-1", now()), sighting("ghost", now())]).unwrap();
+    until("disagreement", || (disagree("number") == 1.0 && disagree("podres_only") == 1.0).then_some(())).await;
+    assert_eq!(disagree("api_only"), 0.0);
+
+    // A node that gives GPUs by claims alone.
+    cluster.create("/api/v1/nodes", json!({"metadata": {"name": "claims-1"}})).await;
+    let device = |uuid: &str| json!({"name": uuid.to_lowercase(), "attributes": {"uuid": {"string": uuid}, "productName": {"string": "NVIDIA H200"}}});
+    let pool = json!({"name": "claims-1", "generation": 1, "resourceSliceCount": 1});
+    let devices = json!([device("GPU-x"), device("GPU-y")]);
+    let spec = json!({"driver": "gpu.nvidia.com", "nodeName": "claims-1", "pool": pool, "devices": devices});
+    cluster.create("/apis/resource.k8s.io/v1/resourceslices", json!({"metadata": {"name": "c1"}, "spec": spec})).await;
+    let node = until("node claims-1", || told.node("claims-1")).await;
+    assert_eq!((node.capacity_gpus, node.allocatable_gpus, node.product.as_str()), (Some(2), Some(2), "NVIDIA H200"));
+
+    // A namespace whose team a file says: another file, then a bad one.
+    cluster.create("/api/v1/namespaces", json!({"metadata": {"name": "lab"}})).await;
+    let mut lab = pod("lab-1", 1, None, json!({"nodeName": "n1"}));
+    lab["metadata"]["namespace"] = json!("lab");
+    lab["metadata"]["labels"]["user_email"] = json!("someone");
+    cluster.create("/api/v1/namespaces/lab/pods", lab).await;
+    let team = |team: &'static str| {
+        let told = &told;
+        until("team", move || told.holding("lab-1").filter(|h| h.team == team).map(drop))
+    };
+    team("red").await;
+    assert!(first.counts("strandline_ingest_refused_labels_total") >= 1.0);
+    std::fs::write(first.dir.path().join("teams.yaml"), "lab: blue\n").unwrap();
+    first.hangup.send(()).await.unwrap();
+    team("blue").await;
+    let reloads = |result: &str| first.counts(&format!("strandline_ingest_reloads_total{{result=\"{result}\"}}"));
+    std::fs::write(first.dir.path().join("teams.yaml"), "[").unwrap();
+    first.hangup.send(()).await.unwrap();
+    until("refusal", || (reloads("failed") == 1.0).then_some(())).await;
+    assert_eq!((reloads("ok"), told.holding("lab-1").unwrap().team.as_str()), (1.0, "blue"));
+    std::fs::write(first.dir.path().join("teams.yaml"), "lab: blue\n").unwrap();
 
     let job = cluster.cron_job().await;
     cluster.create(PODS, pod("nightly-1-x", 1, Some(&job), json!({}))).await;
@@ -392,6 +388,87 @@ async fn a_real_api_server_is_followed_through_lost_watches_and_leaders() {
     third.end().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_is_told_over_a_real_kafka_and_the_process_ends_in_order() {
+    let cluster = Cluster::start().await;
+    cluster.furnish().await;
+    let account = cluster.kubeconfig("strandline", "strandline-allocations", cluster.port).await;
+    let mut broker = tokio::task::block_in_place(Broker::plain);
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("allocations.yaml");
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let text = format!(
+        "cluster: reef\nkubeconfig: '{}'\nidentity: one\nlease_namespace: strandline\nlease_duration: 120s\n\
+         reconcile_after: 1s\nlisten: '{port}'\n\
+         kafka: {{bootstrap_servers: '{}', partitions: 2, replication: 1, timeout: 2s}}\n",
+        account.display(),
+        broker.address()
+    );
+    std::fs::write(&file, text).unwrap();
+    let start = || {
+        let child = Command::new(env!("CARGO_BIN_EXE_strandline-ingest"))
+            .args(["allocations", "--config", file.to_str().unwrap()])
+            .env("STRANDLINE_LOG", "error")
+            .spawn();
+        Process(child.unwrap())
+    };
+    let scraper = Scraper::new(Duration::from_secs(5), 1 << 20);
+    let get = async |path: &str| {
+        let body = scraper.get(&format!("http://127.0.0.1:{port}{path}").parse().unwrap()).await;
+        body.map(|body| String::from_utf8(body.bytes.to_vec()).unwrap())
+    };
+    cluster.create(PODS, pod("web-1", 2, None, json!({}))).await;
+    cluster.bind("web-1", "n1").await;
+    let mut process = start();
+    let kafka = tokio::task::block_in_place(|| topics_of(&broker));
+    let told = States(kafka[1].clone(), kafka[2].clone());
+    let holding = |pod: &str| tokio::task::block_in_place(|| told.holding(pod));
+    let web = until("holding of web-1", || holding("web-1")).await;
+    assert_eq!((web.count, web.team.as_str()), (Some(2), "search"));
+    until("node n1", || tokio::task::block_in_place(|| told.node("n1"))).await;
+    for _ in 0..600 {
+        if get("/-/ready").await.is_ok() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(get("/-/ready").await.is_ok() && get("/-/healthy").await.is_ok());
+
+    // What the agents tell in the same topic is compared with it.
+    tokio::task::block_in_place(|| told.0.produce(&[sighting("ghost", SystemClock.now().ms())])).unwrap();
+    let disagree = "strandline_ingest_reconciliation_pods{kind=\"podres_only\"} 1";
+    for _ in 0..1200 {
+        if get("/metrics").await.is_ok_and(|page| page.lines().any(|line| line == disagree)) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(get("/metrics").await.unwrap().contains(disagree));
+
+    // While the broker is away, states wait.
+    broker.kill();
+    cluster.create(PODS, pod("web-2", 1, None, json!({}))).await;
+    cluster.bind("web-2", "n1").await;
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    tokio::task::block_in_place(|| broker.resume());
+    let kafka = tokio::task::block_in_place(|| topics_of(&broker));
+    let told = States(kafka[1].clone(), kafka[2].clone());
+    let holding = |pod: &str| tokio::task::block_in_place(|| told.holding(pod));
+    let second = until("holding of web-2", || holding("web-2")).await;
+
+    // Told to end, it gives the lease up, although that would last two minutes.
+    let _ = Command::new("kill").arg(process.0.id().to_string()).status().unwrap();
+    tokio::task::block_in_place(|| wait_for("end", || process.0.try_wait().unwrap().is_some()));
+    assert_eq!(process.0.try_wait().unwrap().unwrap().code(), Some(0));
+    cluster.delete("web-2").await;
+    let mut next = start();
+    let ended = until("end of web-2", || holding("web-2").filter(|h| h.ended_ms.is_some())).await;
+    assert_eq!((ended.bound_ms, ended.flags.as_slice()), (second.bound_ms, ["end_inferred".to_owned()].as_slice()));
+    let _ = Command::new("kill").arg(next.0.id().to_string()).status().unwrap();
+    tokio::task::block_in_place(|| wait_for("end", || next.0.try_wait().unwrap().is_some()));
+    assert_eq!(next.0.try_wait().unwrap().unwrap().code(), Some(0));
+}
+
 /// Rules of the manifest: (role, index of the rule, verb).
 const CLUSTER_ROLE: &str = "/apis/rbac.authorization.k8s.io/v1/clusterroles/strandline-allocations";
 const ROLE: &str = "/apis/rbac.authorization.k8s.io/v1/namespaces/strandline/roles/strandline-allocations-lease";
@@ -441,7 +518,9 @@ async fn every_right_of_the_manifest_is_needed_and_its_lack_is_named() {
         Lease::new(api.clone(), options)
     };
     let mut tried = 0;
-    for (index, resource) in [(0, Resource::Pods), (0, Resource::Nodes), (0, Resource::Namespaces), (1, Resource::Claims)] {
+    for (index, resource) in
+        [(0, Resource::Pods), (0, Resource::Nodes), (0, Resource::Namespaces), (1, Resource::Claims), (1, Resource::Slices)]
+    {
         for verb in ["list", "watch"] {
             let rules = without(&cluster, CLUSTER_ROLE, index, verb).await;
             // A right that was just taken away may still be known for a moment: then the watch lives, and fails when it is begun anew.
@@ -520,7 +599,7 @@ async fn every_right_of_the_manifest_is_needed_and_its_lack_is_named() {
         cluster.call("PATCH", CLUSTER_ROLE, Some(json!({"rules": rules}))).await;
         tried += 1;
     }
-    assert_eq!(tried, 13);
+    assert_eq!(tried, 15);
 
     // What an agent asks for, as the account of the agent.
     let config = cluster.kubeconfig("strandline", "strandline-agent", cluster.port).await;
@@ -532,10 +611,11 @@ async fn every_right_of_the_manifest_is_needed_and_its_lack_is_named() {
     let pool = json!({"name": "n1", "generation": 1, "resourceSliceCount": 1});
     let spec = json!({"driver": "gpu.nvidia.com", "nodeName": "n1", "pool": pool, "devices": devices});
     cluster.create("/apis/resource.k8s.io/v1/resourceslices", json!({"metadata": {"name": "s1"}, "spec": spec})).await;
-    let slices = list_slices(&agent, "n1").await.unwrap();
-    let slices: Vec<_> = slices.iter().map(|s| (s.device.as_str(), s.uuid.as_str(), s.parent.as_deref())).collect();
+    let slices = list_slices(&agent, Some("n1")).await.unwrap();
+    assert_eq!(list_slices(&agent, None).await.unwrap(), slices);
+    let slices: Vec<_> = slices.by_node["n1"].iter().map(|s| (s.device.as_str(), s.uuid.as_str(), s.parent.as_deref())).collect();
     assert_eq!(slices, [("gpu-0", "GPU-a", None), ("gpu-0-mig-1", "MIG-b", Some("GPU-a"))]);
-    assert!(list_slices(&agent, "cpu-1").await.unwrap().is_empty());
+    assert!(list_slices(&agent, Some("cpu-1")).await.unwrap().by_node.is_empty());
 
     let mut exporter = pod("exporter", 0, None, json!({"nodeName": "n1"}));
     exporter["metadata"]["labels"] = json!({"app.kubernetes.io/name": "dcgm-exporter"});

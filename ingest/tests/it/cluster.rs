@@ -11,6 +11,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
+/// Pods of the namespace of [`Cluster::furnish`].
+pub const PODS: &str = "/api/v1/namespaces/ml/pods";
 const ADMIN: &str = "admin-of-the-test";
 
 /// A process that ends with the test.
@@ -193,6 +195,93 @@ impl Cluster {
         std::fs::write(&file, kubeconfig(port, &self.ca, &token).to_string()).unwrap();
         file
     }
+}
+
+impl Cluster {
+    pub async fn create(&self, path: &str, object: Value) -> Value {
+        self.call("POST", path, Some(object)).await
+    }
+
+    /// Binds a pod as the scheduler does.
+    pub async fn bind(&self, pod: &str, node: &str) {
+        let binding = json!({
+            "apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+        });
+        self.call("POST", &format!("{PODS}/{pod}/binding"), Some(binding)).await;
+    }
+
+    pub async fn delete(&self, pod: &str) {
+        self.call("DELETE", &format!("{PODS}/{pod}?gracePeriodSeconds=0"), None).await;
+    }
+
+    /// A namespace with a team, a node with eight GPUs.
+    pub async fn furnish(&self) {
+        self.apply(&rbac()).await;
+        self.create("/api/v1/namespaces", json!({"metadata": {"name": "ml", "labels": {"team": "search"}}})).await;
+        let labels = json!({
+            "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "topology.kubernetes.io/region": "r1",
+            "karpenter.sh/capacity-type": "spot",
+        });
+        self.create("/api/v1/nodes", json!({"metadata": {"name": "n1", "labels": labels}, "spec": {"providerID": "aws:///z/i"}}))
+            .await;
+        let gpus = json!({"nvidia.com/gpu": "8"});
+        let ready = json!([{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
+        let status = json!({"status": {"capacity": gpus, "allocatable": gpus, "conditions": ready}});
+        self.call("PATCH", "/api/v1/nodes/n1/status", Some(status)).await;
+        self.create("/api/v1/nodes", json!({"metadata": {"name": "cpu-1"}})).await;
+    }
+
+    /// An exporter's pod on `node` that runs, with its page on this machine's `port`.
+    pub async fn exporter(&self, name: &str, node: &str, port: &str) {
+        let mut exporter = pod(name, 0, None, json!({"nodeName": node}));
+        exporter["metadata"]["labels"] = json!({"app.kubernetes.io/name": "dcgm-exporter"});
+        exporter["metadata"]["annotations"] = json!({"prometheus.io/port": port});
+        self.create(PODS, exporter).await;
+        let status = json!({"status": {"phase": "Running", "podIP": "127.0.0.1", "podIPs": [{"ip": "127.0.0.1"}]}});
+        self.call("PATCH", &format!("{PODS}/{name}/status"), Some(status)).await;
+    }
+}
+
+fn rbac() -> String {
+    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/rbac.yaml")).unwrap()
+}
+
+/// Waits until `found` finds something, at most a minute.
+pub async fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(found) = found() {
+            return found;
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "no {what} within a minute");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+pub fn pod(name: &str, gpus: u32, owner: Option<&Value>, more: Value) -> Value {
+    let mut pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name, "namespace": "ml", "labels": {"kueue.x-k8s.io/queue-name": "night"}},
+        "spec": {"containers": [{"name": "main", "image": "x"}], "terminationGracePeriodSeconds": 0},
+    });
+    if gpus > 0 {
+        pod["spec"]["containers"][0]["resources"] = json!({"limits": {"nvidia.com/gpu": gpus.to_string()}});
+    }
+    if let Some(owner) = owner {
+        pod["metadata"]["ownerReferences"] = json!([reference(owner)]);
+    }
+    for (key, value) in more.as_object().unwrap() {
+        pod["spec"][key] = value.clone();
+    }
+    pod
+}
+
+pub fn reference(owner: &Value) -> Value {
+    json!({
+        "apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": owner["metadata"]["name"],
+        "uid": owner["metadata"]["uid"], "controller": true,
+    })
 }
 
 /// JSON is YAML.

@@ -74,12 +74,12 @@ impl Broker {
         broker
     }
 
-    fn plain() -> Self {
+    pub fn plain() -> Self {
         Self::start("PLAINTEXT", |_| String::new())
     }
 
     /// Starts it again where it was.
-    fn resume(&mut self) {
+    pub fn resume(&mut self) {
         let log = self.dir.path().join("broker.log");
         let out = File::create(&log).unwrap();
         let child =
@@ -94,14 +94,14 @@ impl Broker {
     }
 
     /// `kill -9`.
-    fn kill(&mut self) {
+    pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 
-    fn address(&self) -> String {
+    pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
 
@@ -253,7 +253,8 @@ async fn kill_9_of_broker_agent_and_sink_loses_and_doubles_nothing() {
     });
 }
 
-fn topics_of(broker: &Broker) -> Vec<Arc<KafkaTopic>> {
+/// Samples, allocations and nodes.
+pub fn topics_of(broker: &Broker) -> Vec<Arc<KafkaTopic>> {
     let mut options = broker.options(&[]);
     options.partitions = 2;
     topics(options)

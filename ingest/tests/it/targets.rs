@@ -4,15 +4,19 @@ use crate::kill::{Process, wait_for};
 use crate::path::{Exporter, all, closed, closer, open_log, topics};
 use ingest::agent::{Agent, Changed, Gathered, Options, Target};
 use ingest::clock::{Clock, VirtualClock};
+use ingest::publish::SAMPLES;
 use ingest::sink::{self, Sink};
-use ingest::transport::local::Log;
+use ingest::transport::Topic;
+use ingest::transport::local::{self, Log};
 use lake::Lake;
+use schemas::proto::{Message, ScrapeRound};
 use schemas::{HOUR_MS, Timestamp};
 use std::collections::BTreeMap;
 use std::fs;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// An hour in the middle of an era.
 const HOUR: Timestamp = Timestamp::from_ms(1_772_445_600_000);
@@ -200,9 +204,52 @@ async fn a_running_agent_reads_its_files_again() {
     until("strandline_ingest_reloads_total{result=\"ok\"} ", &|ok| ok == 1.0).await;
     until("strandline_ingest_targets ", &|n| n == 2.0).await;
     goes_on().await;
+    let ready = scraper.get(&format!("http://127.0.0.1:{port}/-/ready").parse().unwrap()).await;
+    assert!(ready.is_ok(), "rounds are taken: {ready:?}");
+    assert!(value("strandline_ingest_round_milliseconds_total{status=\"ok\"} ").await.is_some());
     let _ = Command::new("kill").arg(agent.0.id().to_string()).status().unwrap();
     wait_for("end", || agent.0.try_wait().unwrap().is_some());
     assert_eq!(agent.0.try_wait().unwrap().unwrap().code(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_that_is_told_to_end_takes_the_rounds_that_it_began() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, port) = (dir.path().join("log"), std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port());
+    // An exporter that answers when it is told to.
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let file = dir.path().join("agent.yaml");
+    let text = format!(
+        "cluster: reef\nlog_dir: {}\ninterval: 200ms\ntimeout: 30s\nlisten: '{port}'\ntargets: [{{node: a, address: '{}'}}]\n",
+        log.display(),
+        listener.local_addr().unwrap()
+    );
+    fs::write(&file, text).unwrap();
+    let child = Command::new(env!("CARGO_BIN_EXE_strandline-ingest"))
+        .args(["agent", "--config", file.to_str().unwrap()])
+        .env("STRANDLINE_LOG", "off")
+        .spawn()
+        .unwrap();
+    let mut agent = Process(child);
+    let page = "DCGM_FI_DEV_GPU_UTIL{UUID=\"GPU-a\"} 1\n";
+    let (mut asked, _) = listener.accept().await.unwrap();
+    let mut request = [0; 4096];
+    assert!(asked.read(&mut request).await.unwrap() > 0);
+    let scraper = ingest::scrape::Scraper::new(Duration::from_secs(5), 1 << 20);
+    let get = async |path: &str| scraper.get(&format!("http://127.0.0.1:{port}{path}").parse().unwrap()).await;
+    assert!(get("/-/healthy").await.is_ok());
+    assert!(get("/-/ready").await.is_err(), "no round was taken yet");
+    let _ = Command::new("kill").arg(agent.0.id().to_string()).status().unwrap();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(agent.0.try_wait().unwrap().is_none(), "it waits for the answer");
+    asked.write_all(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{page}", page.len()).as_bytes()).await.unwrap();
+    tokio::task::block_in_place(|| wait_for("end", || agent.0.try_wait().unwrap().is_some()));
+    assert_eq!(agent.0.try_wait().unwrap().unwrap().code(), Some(0));
+    let log = Log::reader(&log, local::Options::default()).unwrap();
+    let taken = log.topic(SAMPLES).unwrap().fetch(0, 0, 1 << 20).unwrap().messages;
+    let rounds: Vec<ScrapeRound> = taken.iter().map(|message| ScrapeRound::decode(&*message.value).unwrap()).collect();
+    let [round] = rounds.as_slice() else { panic!("{rounds:?}") };
+    assert_eq!((round.status.as_str(), round.devices.len()), ("ok", 1));
 }
 
 #[tokio::test]
