@@ -64,7 +64,7 @@ enum What {
 /// Where an import goes.
 #[derive(Debug, Clone, Args)]
 pub struct Destination {
-    /// Folder of the lake; made if it is not there
+    /// The lake, a folder; made if it is not there
     #[arg(long, env = "STRANDLINE_LAKE", value_name = "DIR")]
     lake: PathBuf,
     /// Name of the cluster
