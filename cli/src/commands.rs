@@ -29,7 +29,7 @@ use crate::failure::Failure;
 /// Which lake.
 #[derive(Debug, Clone, Args)]
 pub struct LakeOption {
-    /// Folder of the lake
+    /// The lake: a folder, or s3://BUCKET/PREFIX
     #[arg(long, env = "STRANDLINE_LAKE", value_name = "DIR")]
     pub lake: PathBuf,
 }

@@ -11,24 +11,25 @@
 //!   later reopen it until `late_limit`; after that they are counted in `rejects` (reason `late`).
 //! * The footer of a part says up to which offset of each partition it was made (`inputs`), so that a hot file is merged into
 //!   an hour once, through restarts; closing again with nothing new changes nothing.
+//! * What is closed and old leaves the hot tree, where that is asked for (`retain`).
 //! * A part is replaced atomically, and the watermark moves after all parts: who dies in between does the same again.
 //! * Rows of samples are unique on their table's sort columns. Of several, the highest sequence stands, then the lowest
 //!   offset; the others are counted as repeats.
 
 mod intervals;
-mod lock;
+mod retain;
 mod samples;
 
 use arrow::array::RecordBatch;
 use arrow::error::ArrowError;
 use intervals::Book;
-use lake::{Footer, HotFile, Lake, LakeError, Watermark};
-use lock::Lock;
+use lake::{Footer, HotFile, Lake, LakeError, Place, Removed, Turn, Version, Watermark};
 use schemas::tables::{self, Table};
 use schemas::{HOUR_MS, Timestamp};
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
-use std::time::Duration;
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
 
 /// When hours close.
 #[derive(Debug, Clone, Copy)]
@@ -44,6 +45,12 @@ pub struct Options {
     pub reach_back: bool,
     /// Rows of hot files held in memory at one time. Default 1,000,000.
     pub budget_rows: usize,
+    /// How long hot files are kept whose rows are all in closed hours; never less than `late_limit` and two hours. None: for
+    /// ever, the default.
+    pub hot_retention_ms: Option<i64>,
+    /// How long closed hours of what hour rows are made from are kept, once hour rows are there; never less than hot files are. The
+    /// hour rows stay. None: for ever, the default.
+    pub closed_retention_ms: Option<i64>,
 }
 
 impl Default for Options {
@@ -54,6 +61,8 @@ impl Default for Options {
             budget_rows: 1_000_000,
             max_hours: 24 * 400,
             reach_back: false,
+            hot_retention_ms: None,
+            closed_retention_ms: None,
         }
     }
 }
@@ -82,6 +91,12 @@ pub enum CloseError {
     /// The watermark failed.
     #[error("cannot move the watermark")]
     Watermark(#[source] Box<LakeError>),
+    /// The record of what was removed failed.
+    #[error("cannot tell what retention has removed")]
+    Removed(#[source] Box<LakeError>),
+    /// The hook said so: a test's crash.
+    #[error("stopped at {0:?} as told")]
+    Stopped(RetainStep),
     /// Another process closes hours of this lake.
     #[error("another process has been closing hours of {lake} for {}; is one stuck?", wait.as_secs())]
     Busy {
@@ -91,13 +106,13 @@ pub enum CloseError {
         wait: Duration,
     },
     /// Whether another process closes hours cannot be told.
-    #[error("cannot use the lock {path}")]
-    Lock {
-        /// The lock's file.
-        path: std::path::PathBuf,
-        /// Why.
-        #[source]
-        source: std::io::Error,
+    #[error("cannot tell whether another process closes hours")]
+    Turn(#[source] Box<LakeError>),
+    /// Another process has closed hours meanwhile: this one was paused for longer than its lease.
+    #[error("another process has closed hours of {lake} meanwhile; beginning anew")]
+    Overtaken {
+        /// The lake.
+        lake: std::path::PathBuf,
     },
 }
 
@@ -105,12 +120,12 @@ impl CloseError {
     /// Whether it may go away by itself.
     pub fn passes(&self) -> bool {
         match self {
-            CloseError::Lake { source, .. } | CloseError::Watermark(source) => source.is_disk_full(),
-            CloseError::Lock { source, .. } => {
-                matches!(source.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)
-            }
-            CloseError::Busy { .. } => true,
-            CloseError::Rows { .. } => false,
+            CloseError::Lake { source, .. }
+            | CloseError::Watermark(source)
+            | CloseError::Removed(source)
+            | CloseError::Turn(source) => source.passes(),
+            CloseError::Busy { .. } | CloseError::Overtaken { .. } => true,
+            CloseError::Rows { .. } | CloseError::Stopped(_) => false,
         }
     }
 }
@@ -128,24 +143,66 @@ pub struct CloseReport {
     pub late: u64,
     /// The watermark now.
     pub watermark: Option<Watermark>,
+    /// Hot files that retention has removed.
+    pub removed_hot: u64,
+    /// Files of closed hours that retention has removed.
+    pub removed_closed: u64,
 }
+
+/// The places where retention may die; a hook may stop it there (see [`Closer::on_step`]).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RetainStep {
+    /// What goes on of a table's intervals was written.
+    Carried(&'static str),
+    /// It is said what will be removed.
+    Said,
+    /// A file was removed.
+    Removed,
+}
+
+type Hook = Box<dyn FnMut(RetainStep) -> ControlFlow<()> + Send>;
 
 /// Tables whose rows are instants.
 const SAMPLES: [&str; 4] = ["gpu_samples", "extra_samples", "scrapes", "rejects"];
 /// Tables whose rows are intervals.
 const INTERVALS: [&str; 3] = ["allocations", "demand", "nodes"];
 
+/// Longest wait for another process.
+const WAIT: Duration = Duration::from_secs(60);
+/// Time between two questions whether it is done: the first, and the longest.
+const ASK_FIRST: Duration = Duration::from_millis(20);
+const ASK_EVERY: Duration = Duration::from_secs(1);
+
 /// Closes hours of one lake. Keeps what it has read of hot files, which never change.
 pub struct Closer {
     lake: Lake,
     options: Options,
     epoch: String,
-    footers: HashMap<std::path::PathBuf, Footer>,
+    /// Of hot files of samples that are not wholly in closed hours.
+    footers: HashMap<Place, Footer>,
     /// Hot files of sample tables that are in closed hours with all of their rows.
-    done: std::collections::HashSet<std::path::PathBuf>,
+    done: HashMap<Place, Told>,
     /// Up to which offset an hour has each partition, by table and hour.
     covered: HashMap<(&'static str, Timestamp), Covered>,
+    /// Which writing of a part that is from.
+    versions: HashMap<(&'static str, Timestamp), Version>,
+    /// The right to close hours, while they are closed.
+    turn: Option<Turn>,
     books: BTreeMap<&'static str, Book>,
+    /// Offsets whose hot files are gone, or about to; none before it was asked for.
+    removed: Option<(Removed, Option<Version>)>,
+    /// Up to where retention has looked.
+    retained_to: Option<Timestamp>,
+    hook: Option<Hook>,
+}
+
+/// What is kept in mind of a hot file that needs no more reading.
+#[derive(Debug, Clone, Copy)]
+struct Told {
+    /// First offset after it.
+    next: u64,
+    /// The latest time that it speaks of; none where it has no rows.
+    newest: Option<Timestamp>,
 }
 
 /// For each `topic id/partition`, the first offset that is not in.
@@ -159,9 +216,14 @@ impl Closer {
             options,
             epoch: format!("{:016x}", RandomState::new().hash_one(std::process::id())),
             footers: HashMap::new(),
-            done: Default::default(),
+            done: HashMap::new(),
             covered: HashMap::new(),
+            versions: HashMap::new(),
+            turn: None,
             books: INTERVALS.into_iter().map(|name| (name, Book::new(tables::get(name)))).collect(),
+            removed: None,
+            retained_to: None,
+            hook: None,
         }
     }
 
@@ -176,14 +238,38 @@ impl Closer {
     /// One process at a time closes hours of a lake: a part is made of what is there, and two at once would each leave out what
     /// the other one adds. After an error what this closer remembers may be ahead of the lake; make a new one.
     pub fn close(&mut self, upto: Timestamp, now: Timestamp) -> Result<CloseReport, CloseError> {
-        let mut lock = Lock::take(&self.lake)?;
-        if !lock.was(&self.epoch) {
+        let turn = self.wait_for_turn()?;
+        if turn.last() != self.epoch {
             // Another one has closed hours since: what is remembered of them is old.
-            *self = Closer::new(self.lake.clone(), self.options);
-            lock.is_now(&self.epoch)?;
+            let (epoch, hook) = (std::mem::take(&mut self.epoch), self.hook.take());
+            *self = Closer { epoch, hook, ..Closer::new(self.lake.clone(), self.options) };
         }
+        self.turn = Some(turn);
+        let report = self.close_in_turn(upto, now);
+        self.turn = None;
+        report
+    }
+
+    /// Waits for the right to close hours, but not for ever.
+    fn wait_for_turn(&self) -> Result<Turn, CloseError> {
+        let began = Instant::now();
+        loop {
+            let turn = self.lake.try_turn("closing", &self.epoch).map_err(|e| CloseError::Turn(Box::new(e)))?;
+            match turn {
+                Some(turn) => return Ok(turn),
+                None if began.elapsed() < WAIT => std::thread::sleep(ASK_EVERY.min(began.elapsed().max(ASK_FIRST))),
+                None => return Err(CloseError::Busy { lake: self.lake.location().to_owned(), wait: WAIT }),
+            }
+        }
+    }
+
+    fn close_in_turn(&mut self, upto: Timestamp, now: Timestamp) -> Result<CloseReport, CloseError> {
         let upto = upto.hour();
-        let before = self.lake.watermark().map_err(|e| CloseError::Watermark(Box::new(e)))?;
+        let found = self.lake.watermark_now().map_err(|e| CloseError::Watermark(Box::new(e)))?;
+        let (before, version) = found.unzip();
+        if self.removed.is_none() {
+            self.recall()?;
+        }
         let mut report = CloseReport { watermark: before, ..CloseReport::default() };
         let mut first = before.map(|w| w.from);
         for name in SAMPLES {
@@ -200,47 +286,70 @@ impl Closer {
             let earliest = self.books.values().filter_map(Book::earliest).min().map(Timestamp::hour);
             first = [first, earliest].into_iter().flatten().min();
         }
-        let Some(from) = first.filter(|from| *from < upto) else { return Ok(report) };
+        let Some(from) = first.filter(|from| *from < upto) else {
+            self.retain(now, before, &mut report)?;
+            return Ok(report);
+        };
         let watermark = Watermark { from, closed_to: before.map_or(upto, |w| w.closed_to.max(upto)) };
         for name in INTERVALS {
             self.intervals(name, watermark, before, &mut report)?;
         }
         if before != Some(watermark) {
-            self.lake.set_watermark(watermark).map_err(|e| CloseError::Watermark(Box::new(e)))?;
+            let set = self.lake.set_watermark_over(watermark, version.as_ref());
+            if !set.map_err(|e| CloseError::Watermark(Box::new(e)))? {
+                return Err(self.overtaken());
+            }
             report.watermark = Some(watermark);
         }
+        self.retain(now, Some(watermark), &mut report)?;
         Ok(report)
     }
 
-    /// Hot files of a table in order of (topic, partition, offset), with their footers.
-    fn hot(&mut self, table: &'static Table) -> Result<Vec<(HotFile, Footer)>, CloseError> {
-        let files = self.lake.hot_files(table).map_err(failed(table))?;
-        files
-            .into_iter()
-            .map(|file| {
-                let footer = match self.footers.get(&file.path) {
-                    Some(footer) => footer.clone(),
-                    None => {
-                        let footer = lake::read::footer(&file.path).map_err(failed(table))?;
-                        self.footers.insert(file.path.clone(), footer.clone());
-                        footer
-                    }
-                };
-                Ok((file, footer))
-            })
-            .collect()
+    /// Calls `hook` at every step of retention; where it breaks, the closer stops there as if it had died.
+    pub fn on_step(&mut self, hook: impl FnMut(RetainStep) -> ControlFlow<()> + Send + 'static) {
+        self.hook = Some(Box::new(hook));
+    }
+
+    /// Hot files of a table in order of (topic, partition, offset), without those that retention was about to remove.
+    ///
+    /// A listing may miss a file that appears meanwhile and show the one behind it, whose offsets would then count for both. So it
+    /// is listed twice: whatever is before a file of the first listing is in the second.
+    fn hot(&self, table: &'static Table) -> Result<Vec<HotFile>, CloseError> {
+        let mut ends: HashMap<String, u64> = HashMap::new();
+        for file in self.lake.hot_files(table).map_err(failed(table))? {
+            ends.insert(file.key.part(), file.key.start); // in order: the last stays
+        }
+        let mut files = self.lake.hot_files(table).map_err(failed(table))?;
+        files.retain(|file| ends.get(&file.key.part()).is_some_and(|end| file.key.start <= *end));
+        if let Some((removed, _)) = &self.removed {
+            files.retain(|file| !removed.holds(&file.key.part(), file.key.start));
+        }
+        Ok(files)
+    }
+
+    /// The footer of a hot file of samples.
+    fn footer(&mut self, table: &'static Table, file: &HotFile) -> Result<Footer, CloseError> {
+        if let Some(footer) = self.footers.get(&file.path) {
+            return Ok(footer.clone());
+        }
+        let footer = lake::read::footer(&file.path).map_err(failed(table))?;
+        self.footers.insert(file.path.clone(), footer.clone());
+        Ok(footer)
     }
 
     /// What a closed hour was made from.
     fn covered(&mut self, table: &'static Table, hour: Timestamp) -> Result<&mut Covered, CloseError> {
         if !self.covered.contains_key(&(table.name, hour)) {
-            let path = self.lake.root().join(lake::ClosedKey::of(hour).path(table));
-            let known = if path.exists() {
-                let footer = lake::read::footer(&path).map_err(failed(table))?;
-                // A part without `inputs` was made by an import; nothing of the log is in it.
-                footer.inputs.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default()
-            } else {
-                Covered::new()
+            let place = self.lake.place(&lake::ClosedKey::of(hour).path(table));
+            // Asked for before it is read: where another writes in between, what this one writes is refused.
+            let known = match place.version().map_err(failed(table))? {
+                Some(version) => {
+                    self.versions.insert((table.name, hour), version);
+                    let footer = lake::read::footer(&place).map_err(failed(table))?;
+                    // A part without `inputs` was made by an import; nothing of the log is in it.
+                    footer.inputs.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default()
+                }
+                None => Covered::new(),
             };
             self.covered.insert((table.name, hour), known);
         }
@@ -253,8 +362,13 @@ impl Closer {
         closed && hour.plus_ms(HOUR_MS).plus_ms(self.options.late_limit_ms) < now
     }
 
+    fn overtaken(&self) -> CloseError {
+        CloseError::Overtaken { lake: self.lake.location().to_owned() }
+    }
+
+    /// Writes a part of an hour that [`Closer::covered`] was asked for.
     fn publish(
-        &self,
+        &mut self,
         table: &'static Table,
         hour: Timestamp,
         rows: &RecordBatch,
@@ -268,21 +382,24 @@ impl Closer {
             writer_epoch: self.epoch.clone(),
             ..Footer::default()
         };
+        if let Some(turn) = &mut self.turn
+            && !turn.keep().map_err(|e| CloseError::Turn(Box::new(e)))?
+        {
+            return Err(self.overtaken());
+        }
         let key = lake::ClosedKey::of(hour);
+        let over = self.versions.remove(&(table.name, hour));
         if rows.num_rows() == 0 {
             self.lake.remove_closed(table, key).map_err(failed(table))?;
         } else {
-            self.lake.publish_closed(table, key, std::slice::from_ref(rows), footer).map_err(failed(table))?;
+            let written = self.lake.publish_closed_over(table, key, std::slice::from_ref(rows), footer, over.as_ref());
+            let Some(version) = written.map_err(failed(table))? else { return Err(self.overtaken()) };
+            self.versions.insert((table.name, hour), version);
         }
         *report.parts.entry(table.name).or_default() += 1;
         report.rows += rows.num_rows() as u64;
         Ok(())
     }
-}
-
-/// Name of a file's partition in [`Covered`].
-fn part_of(file: &HotFile) -> String {
-    format!("{}/{:05}", file.key.topic_id.as_str(), file.key.partition)
 }
 
 fn failed(table: &'static Table) -> impl Fn(LakeError) -> CloseError {

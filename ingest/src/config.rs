@@ -147,7 +147,7 @@ pub struct SinkArgs {
     /// YAML file; environment and flags go over it
     #[arg(long, env = "STRANDLINE_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Folder of the lake
+    /// The lake: a folder, or s3://BUCKET/PREFIX (reached as AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID, ... say)
     #[arg(long, env = "STRANDLINE_LAKE", value_name = "DIR")]
     pub lake: Option<PathBuf>,
     /// Folder of the log that the agent writes
@@ -165,6 +165,12 @@ pub struct SinkArgs {
     /// Time past its end until which late rows reopen an hour [default: 7d]
     #[arg(long, env = "STRANDLINE_LATE_LIMIT")]
     pub late_limit: Option<Span>,
+    /// Time after which hot files go whose rows are all in closed hours; at least `late_limit` and 2h [default: 14d]
+    #[arg(long, env = "STRANDLINE_HOT_RETENTION")]
+    pub hot_retention: Option<Span>,
+    /// Time after which goes what hour rows were made from; the hour rows stay [default: never]
+    #[arg(long, env = "STRANDLINE_CLOSED_RETENTION")]
+    pub closed_retention: Option<Span>,
     /// Go on although a topic was created anew; its old messages must all be in the lake
     #[arg(long)]
     pub accept_new_topic: bool,
@@ -308,12 +314,26 @@ struct SinkFile {
     total_bytes: Option<usize>,
     close_after: Option<Span>,
     late_limit: Option<Span>,
+    hot_retention: Option<Span>,
+    closed_retention: Option<Span>,
     kafka: Option<KafkaFile>,
     listen: Option<String>,
 }
 
-const SINK_KEYS: &[&str] =
-    &["lake", "log_dir", "kafka", "cut_age", "cut_bytes", "cut_rows", "total_bytes", "close_after", "late_limit", "listen"];
+const SINK_KEYS: &[&str] = &[
+    "lake",
+    "log_dir",
+    "kafka",
+    "cut_age",
+    "cut_bytes",
+    "cut_rows",
+    "total_bytes",
+    "close_after",
+    "late_limit",
+    "hot_retention",
+    "closed_retention",
+    "listen",
+];
 
 /// What `agent` runs with.
 #[derive(Debug, Clone)]
@@ -562,10 +582,9 @@ impl SinkConfig {
     /// The configuration that these arguments, and the file they name, add up to.
     pub fn load(args: SinkArgs) -> Result<Self, ConfigError> {
         let file: SinkFile = read(args.config.as_deref(), SINK_KEYS)?;
-        let lake = args
-            .lake
-            .or(file.lake)
-            .ok_or(ConfigError::Missing("no lake; give --lake DIR, STRANDLINE_LAKE, or `lake:` in the file"))?;
+        let lake = args.lake.or(file.lake).ok_or(ConfigError::Missing(
+            "no lake; give --lake DIR (or s3://BUCKET/PREFIX), STRANDLINE_LAKE, or `lake:` in the file",
+        ))?;
         let kafka = kafka(file.kafka, args.kafka, true)?;
         let transport = match (one_log(args.log_dir.or(file.log_dir), kafka.is_some())?, kafka) {
             (Some(dir), _) => SinkTransport::Log(dir),
@@ -582,6 +601,19 @@ impl SinkConfig {
         let mut close = close::Options::default();
         close.close_after_ms = args.close_after.or(file.close_after).map_or(close.close_after_ms, Span::ms);
         close.late_limit_ms = args.late_limit.or(file.late_limit).map_or(close.late_limit_ms, Span::ms);
+        let hot = args.hot_retention.or(file.hot_retention).map_or(14 * schemas::time::DAY_MS, Span::ms);
+        let closed = args.closed_retention.or(file.closed_retention).map(Span::ms);
+        let least = close.late_limit_ms.saturating_add(2 * schemas::HOUR_MS);
+        if hot < least || closed.is_some_and(|closed| closed < hot) {
+            return Err(ConfigError::Bad {
+                key: if hot < least { "hot_retention" } else { "closed_retention" },
+                reason:
+                    "at least `late_limit` and 2h for hot files, and no less for closed hours: what may be written again is kept"
+                        .to_owned(),
+            });
+        }
+        close.hot_retention_ms = Some(hot);
+        close.closed_retention_ms = closed;
         let listen = args.listen.or(file.listen).unwrap_or_else(|| "127.0.0.1:9402".to_owned());
         Ok(SinkConfig { lake, transport, sink, close, retry_every: Duration::from_secs(5), listen })
     }

@@ -438,7 +438,7 @@ fn follow(
             }
             Err(error) => return Err(RunError::Sink(error)),
         };
-        tracing::info!(lake = %lake.root().display(), "sink follows the log");
+        tracing::info!(lake = %lake.location().display(), "sink follows the log");
         loop {
             let last = stop.load(Ordering::SeqCst);
             let now = clock.now();
@@ -532,6 +532,9 @@ fn close(
             "closed hours"
         );
     }
+    if report.removed_hot + report.removed_closed > 0 {
+        tracing::info!(hot = report.removed_hot, closed = report.removed_closed, "removed files that were old and closed");
+    }
     Ok(())
 }
 
@@ -542,6 +545,10 @@ fn count_close(metrics: &Metrics, report: &CloseReport) {
     }
     counter(metrics, "strandline_ingest_repeats_total", "repeated rows dropped while closing").add(report.repeats);
     counter(metrics, "strandline_ingest_late_total", "rows and states that came too late").add(report.late);
+    for (tree, count) in [("hot", report.removed_hot), ("closed", report.removed_closed)] {
+        let name = "strandline_ingest_removed_files_total";
+        metrics.counter(name, "files that retention has removed, by tree", &[("tree", tree)]).add(count);
+    }
     if let Some(watermark) = report.watermark {
         let help = "end of the last closed hour, seconds since 1970";
         metrics.gauge("strandline_ingest_closed_to_seconds", help, &[]).set(watermark.closed_to.ms() as f64 / 1000.0);
@@ -551,7 +558,7 @@ fn count_close(metrics: &Metrics, report: &CloseReport) {
 /// Whether an error may go away by itself: then the sink stops consuming and tries again; it never drops anything for it.
 fn passes(error: &SinkError) -> bool {
     match error {
-        SinkError::Lake(error) => error.is_disk_full(),
+        SinkError::Lake(error) => error.passes(),
         // The agent, when it is started again, cuts a damaged end; a broker comes back.
         SinkError::Log(error) => error.passes(),
         SinkError::UnknownTopic(_)

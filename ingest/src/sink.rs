@@ -33,7 +33,7 @@
 //!
 //! A log that begins after `pos` has lost messages that were never read; one that ends before `pos`, or a topic of this name
 //! with another id, was created anew. Both stop the sink with words that say what an operator can do. Nothing is skipped by
-//! itself. A disk that is full stops it too, before anything half-written is visible.
+//! itself. A disk that is full, or an object store that does not answer, stops it too, before anything half-written is visible.
 
 use crate::rows::{Batch, Kind};
 use crate::transport::{Topic, TransportError};
@@ -390,7 +390,14 @@ impl Sink {
         for file in self.lake.hot_files(table).map_err(SinkError::Lake)? {
             heads.insert((file.key.topic_id.clone(), file.key.partition), file);
         }
-        if heads.keys().any(|(id, _)| *id == now) || self.options.accept_new_topic {
+        if heads.keys().any(|(id, _)| *id == now) {
+            return Ok(());
+        }
+        if !heads.is_empty() && self.options.accept_new_topic {
+            // Said once; the next start may come before the first file of the new topic.
+            return self.lake.accept_topic(topic.name(), &now).map_err(SinkError::Lake);
+        }
+        if self.lake.accepted_topic(topic.name()).map_err(SinkError::Lake)?.as_ref() == Some(&now) {
             return Ok(());
         }
         for ((id, _), file) in &heads {
@@ -438,12 +445,12 @@ impl Sink {
     /// Publishes the files that a fixed interval lacks.
     fn complete(&mut self, index: usize, start: u64, end: u64, tables: &str) -> Result<(), SinkError> {
         let part = &self.parts[index];
-        let missing: Vec<&'static Table> = part.kind.tables()[1..]
-            .iter()
-            .copied()
-            .filter(|table| tables.split(',').any(|name| name == table.name))
-            .filter(|table| !self.lake.root().join(self.key(index, start).path(table)).exists())
-            .collect();
+        let mut missing: Vec<&'static Table> = Vec::new();
+        for &table in part.kind.tables()[1..].iter().filter(|table| tables.split(',').any(|name| name == table.name)) {
+            if !self.lake.place(&self.key(index, start).path(table)).exists().map_err(SinkError::Lake)? {
+                missing.push(table);
+            }
+        }
         if missing.is_empty() {
             return Ok(());
         }
@@ -623,8 +630,7 @@ impl Sink {
         }
         self.at(Step::Complete)?;
         for table in std::iter::once(table).chain(others.iter().map(|(table, _)| *table)) {
-            let size = std::fs::metadata(self.lake.root().join(key.path(table)));
-            flush.bytes += size.map_or(0, |found| found.len());
+            flush.bytes += self.lake.place(&key.path(table)).size().ok().flatten().unwrap_or(0);
         }
         flush.took = began.elapsed();
         report.rows += flush.rows;
@@ -650,10 +656,10 @@ impl Sink {
         let sorted = lake::encode::sorted(table, std::slice::from_ref(rows)).map_err(SinkError::Lake)?;
         let published = self.lake.publish_hot(table, &key, &[sorted], footer.clone()).map_err(SinkError::Lake)?;
         if published == Published::Taken {
-            let path = self.lake.root().join(key.path(table));
-            let theirs = lake::read::footer(&path).map_err(SinkError::Lake)?;
+            let place = self.lake.place(&key.path(table));
+            let theirs = lake::read::footer(&place).map_err(SinkError::Lake)?;
             if theirs.end != Some(end) || theirs.rows != rows.num_rows() as u64 {
-                return Err(SinkError::Torn { path: path.display().to_string() });
+                return Err(SinkError::Torn { path: place.display().to_string() });
             }
         }
         self.at(Step::AfterOther(table.name))

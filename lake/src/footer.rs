@@ -1,11 +1,9 @@
 //! What our writer puts into a file's footer: where its rows came from and how many there are.
 
-use std::path::Path;
-
 use parquet::file::metadata::{KeyValue, ParquetMetaData};
 use schemas::Timestamp;
 
-use crate::LakeError;
+use crate::{LakeError, store::Place};
 
 /// Version of the row layout that this code writes.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -69,36 +67,36 @@ impl Footer {
         all
     }
 
-    /// Refuses a file of a later row layout; `path` is for the error.
-    pub(crate) fn known_layout(path: &Path, metadata: &ParquetMetaData) -> Result<(), LakeError> {
+    /// Refuses a file of a later row layout; `place` is for the error.
+    pub(crate) fn known_layout(place: &Place, metadata: &ParquetMetaData) -> Result<(), LakeError> {
         let pairs = metadata.file_metadata().key_value_metadata().into_iter().flatten();
         let found = pairs.filter(|kv| kv.key.strip_prefix(PREFIX) == Some("schema_version")).find_map(|kv| kv.value.as_deref());
         match found {
             Some(text) if text.parse::<u32>().ok().is_none_or(|version| version > SCHEMA_VERSION) => {
-                Err(LakeError::Newer { path: path.to_owned(), found: text.to_owned() })
+                Err(LakeError::Newer { path: place.location(), found: text.to_owned() })
             }
             _ => Ok(()),
         }
     }
 
-    /// Reads the facts back; `path` is for the error.
-    pub(crate) fn from_metadata(path: &Path, metadata: &ParquetMetaData) -> Result<Self, LakeError> {
-        Self::known_layout(path, metadata)?;
+    /// Reads the facts back; `place` is for the error.
+    pub(crate) fn from_metadata(place: &Place, metadata: &ParquetMetaData) -> Result<Self, LakeError> {
+        Self::known_layout(place, metadata)?;
         let empty = Vec::new();
         let pairs = metadata.file_metadata().key_value_metadata().unwrap_or(&empty);
         let text = |key: &str| pairs.iter().find(|kv| kv.key.strip_prefix(PREFIX) == Some(key)).and_then(|kv| kv.value.clone());
         let number = |key: &'static str| -> Result<Option<u64>, LakeError> {
-            let bad = |_| LakeError::Footer { path: path.to_owned(), key };
+            let bad = |_| LakeError::Footer { path: place.location(), key };
             text(key).map(|value| value.parse().map_err(bad)).transpose()
         };
         let time = |key: &'static str| -> Result<Option<Timestamp>, LakeError> {
-            let bad = |_| LakeError::Footer { path: path.to_owned(), key };
+            let bad = |_| LakeError::Footer { path: place.location(), key };
             text(key).map(|value| value.parse().map_err(bad)).transpose()
         };
         let needed = |key: &'static str| -> Result<u64, LakeError> {
-            number(key)?.ok_or(LakeError::Footer { path: path.to_owned(), key })
+            number(key)?.ok_or(LakeError::Footer { path: place.location(), key })
         };
-        let word = |key: &'static str| text(key).ok_or(LakeError::Footer { path: path.to_owned(), key });
+        let word = |key: &'static str| text(key).ok_or(LakeError::Footer { path: place.location(), key });
         Ok(Self {
             topic: text("topic"),
             start: number("start")?,

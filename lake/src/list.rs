@@ -1,15 +1,9 @@
 //! What files there are. Names that are not ours are left alone, but for Parquet files among the closed hours: whoever reads
 //! those by a glob would count their rows, and we would not, so they are refused by name.
 
-use std::{
-    fs,
-    io::ErrorKind,
-    path::{Path, PathBuf},
-};
-
 use schemas::{HOUR_MS, Timestamp, Window, tables::Table};
 
-use crate::{ClosedKey, Footer, HotKey, Lake, LakeError, path::TopicId, read};
+use crate::{ClosedKey, Footer, HotKey, Lake, LakeError, Place, path::TopicId, read};
 
 /// A hot file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -17,7 +11,7 @@ pub struct HotFile {
     /// Its name.
     pub key: HotKey,
     /// Where it lies.
-    pub path: PathBuf,
+    pub path: Place,
 }
 
 /// A file of a closed hour.
@@ -26,98 +20,79 @@ pub struct ClosedFile {
     /// Its name.
     pub key: ClosedKey,
     /// Where it lies.
-    pub path: PathBuf,
+    pub path: Place,
 }
 
 impl Lake {
-    /// Hot files of a table, by topic id, partition and first offset.
+    /// Hot files of a table, by topic id, partition and first offset. Opens none of them.
     pub fn hot_files(&self, table: &'static Table) -> Result<Vec<HotFile>, LakeError> {
-        let mut files = Vec::new();
-        let root = self.root.join("_hot").join(table.name);
-        for (topic, folder) in entries(&root)? {
-            let Ok(topic_id) = TopicId::parse(&topic) else { continue };
-            for (partition, folder) in entries(&folder)? {
-                let Ok(partition) = partition.parse() else { continue };
-                for (name, path) in entries(&folder)? {
-                    let Some(start) = name.strip_suffix(".parquet").and_then(|n| n.parse().ok()) else { continue };
-                    files.push(HotFile { key: HotKey { topic_id: topic_id.clone(), partition, start }, path });
-                }
-            }
-        }
-        files.sort();
-        Ok(files)
+        self.hot_below(table, &format!("_hot/{}", table.name))
     }
 
-    /// The newest hot file of one partition and its footer: where a restart goes on (at `end + 1`).
+    /// The newest hot file of one partition and its footer: where a restart goes on (at `end + 1`). Opens that file only.
     pub fn hot_head(
         &self,
         table: &'static Table,
         topic_id: &TopicId,
         partition: u32,
     ) -> Result<Option<(HotFile, Footer)>, LakeError> {
-        let folder = self.root.join(HotKey { topic_id: topic_id.clone(), partition, start: 0 }.folder(table));
-        let newest = entries(&folder)?
-            .into_iter()
-            .filter_map(|(name, path)| Some((name.strip_suffix(".parquet")?.parse::<u64>().ok()?, path)))
-            .max_by_key(|(start, _)| *start);
-        newest
-            .map(|(start, path)| {
-                let footer = read::footer(&path)?;
-                Ok((HotFile { key: HotKey { topic_id: topic_id.clone(), partition, start }, path }, footer))
-            })
-            .transpose()
+        let folder = HotKey { topic_id: topic_id.clone(), partition, start: 0 }.folder(table);
+        let newest = self.hot_below(table, &folder)?.pop();
+        newest.map(|file| read::footer(&file.path).map(|footer| (file, footer))).transpose()
+    }
+
+    fn hot_below(&self, table: &'static Table, folder: &str) -> Result<Vec<HotFile>, LakeError> {
+        let keys = self.store.list(folder, &|_| true)?;
+        let file = |key: &String| hot_key(table, key).map(|found| HotFile { key: found, path: self.place(key) });
+        let mut files: Vec<HotFile> = keys.iter().filter_map(file).collect();
+        files.sort_by(|a, b| a.key.cmp(&b.key));
+        Ok(files)
     }
 
     /// Files of closed hours of a table, by hour and shard; only of hours that `window` touches, where given.
     pub fn closed_files(&self, table: &'static Table, window: Option<Window>) -> Result<Vec<ClosedFile>, LakeError> {
-        let mut files = Vec::new();
-        let stray = |name: &str, path: &Path| {
-            if name.ends_with(".parquet") { Err(LakeError::Stray(path.to_owned())) } else { Ok(()) }
+        let outside = |hour: Timestamp| window.is_some_and(|w| hour >= w.to() || hour.plus_ms(HOUR_MS) <= w.from());
+        // A bucket is listed whole; of one hour, or of some of one day, that day is enough.
+        let day =
+            window.map(|w| (w.from().date_hour().0, w.to().plus_ms(-1).date_hour().0)).filter(|(first, last)| first == last);
+        let root = match day {
+            Some((day, _)) => format!("{}/date={day}", table.name),
+            None => table.name.to_owned(),
         };
-        for (date, path) in entries(&self.root.join(table.name))? {
-            stray(&date, &path)?;
-            for (hour, path) in entries(&path)? {
-                stray(&hour, &path)?;
-                let start = hour_of(&date, &hour);
-                if start.zip(window).is_some_and(|(start, w)| start >= w.to() || start.plus_ms(HOUR_MS) <= w.from()) {
-                    continue;
-                }
-                for (name, path) in entries(&path)? {
-                    let shard = name.strip_prefix("part-").and_then(|n| n.strip_suffix(".parquet")).and_then(|n| n.parse().ok());
-                    let key = start.zip(shard).map(|(hour, shard)| ClosedKey { hour, shard });
-                    // One spelling of each name only: `part-0` beside `part-00000` would be the same hour twice.
-                    match key.filter(|key| path.ends_with(key.path(table)) && !path.is_dir()) {
-                        Some(key) => files.push(ClosedFile { key, path }),
-                        None => stray(&name, &path)?,
-                    }
-                }
+        let mut files = Vec::new();
+        for key in self.store.list(&root, &|folder| hour_of(folder).is_none_or(|hour| !outside(hour)))? {
+            let (folder, name) = key.trim_end_matches('/').rsplit_once('/').unwrap_or_default();
+            let hour = hour_of(folder);
+            if hour.is_some_and(outside) {
+                continue;
+            }
+            let shard = name.strip_prefix("part-").and_then(|n| n.strip_suffix(".parquet")).and_then(|n| n.parse().ok());
+            let found = hour.zip(shard).map(|(hour, shard)| ClosedKey { hour, shard });
+            // One spelling of each name only: `part-0` beside `part-00000` would be the same hour twice.
+            match found.filter(|found| found.path(table) == key) {
+                Some(found) => files.push(ClosedFile { key: found, path: self.place(&key) }),
+                None if name.ends_with(".parquet") => return Err(LakeError::Stray(self.place(&key).location())),
+                None => {}
             }
         }
-        files.sort();
+        files.sort_by_key(|file| file.key);
         Ok(files)
     }
 }
 
-/// The hour that the folders `date=...` and `hour=...` name.
-fn hour_of(date: &str, hour: &str) -> Option<Timestamp> {
-    let (date, hour) = (date.strip_prefix("date=")?, hour.strip_prefix("hour=")?);
-    format!("{date}T{hour}:00:00Z").parse().ok()
+/// The hot key that a file's name spells, if it is one of ours.
+fn hot_key(table: &Table, key: &str) -> Option<HotKey> {
+    let mut parts = key.split('/').skip(2);
+    let topic_id = TopicId::parse(parts.next()?).ok()?;
+    let partition = parts.next()?.parse().ok()?;
+    let start = parts.next()?.strip_suffix(".parquet")?.parse().ok()?;
+    let found = HotKey { topic_id, partition, start };
+    (found.path(table) == key).then_some(found)
 }
 
-/// Names and paths in a folder, sorted; none where the folder is not there.
-fn entries(folder: &Path) -> Result<Vec<(String, PathBuf)>, LakeError> {
-    let listing = match fs::read_dir(folder) {
-        Ok(listing) => listing,
-        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(Vec::new()),
-        Err(error) => return Err(LakeError::io("list", folder)(error)),
-    };
-    let mut names = Vec::new();
-    for entry in listing {
-        let entry = entry.map_err(LakeError::io("list", folder))?;
-        if let Ok(name) = entry.file_name().into_string() {
-            names.push((name, entry.path()));
-        }
-    }
-    names.sort();
-    Ok(names)
+/// The hour that a folder `.../date=.../hour=...` is of.
+fn hour_of(folder: &str) -> Option<Timestamp> {
+    let (rest, hour) = folder.rsplit_once("/hour=")?;
+    let (_, date) = rest.rsplit_once("/date=")?;
+    format!("{date}T{hour}:00:00Z").parse().ok()
 }

@@ -1,7 +1,5 @@
 //! Names of files: pure functions of what they hold, made from checked parts only, never from raw labels.
 
-use std::path::PathBuf;
-
 use schemas::{Timestamp, tables::Table};
 
 /// Names one hot file. No date, clock, host or end offset is in it: that makes publishing a compare-and-swap.
@@ -39,13 +37,18 @@ impl TopicId {
 
 impl HotKey {
     /// Folder of the partition's files, below the lake's root.
-    pub fn folder(&self, table: &Table) -> PathBuf {
-        ["_hot", table.name, self.topic_id.as_str(), &format!("{:05}", self.partition)].iter().collect()
+    pub fn folder(&self, table: &Table) -> String {
+        format!("_hot/{}/{}", table.name, self.part())
+    }
+
+    /// Its partition, as `topic id/partition`.
+    pub fn part(&self) -> String {
+        format!("{}/{:05}", self.topic_id.as_str(), self.partition)
     }
 
     /// The file, below the lake's root.
-    pub fn path(&self, table: &Table) -> PathBuf {
-        self.folder(table).join(format!("{:020}.parquet", self.start))
+    pub fn path(&self, table: &Table) -> String {
+        format!("{}/{:020}.parquet", self.folder(table), self.start)
     }
 }
 
@@ -65,14 +68,14 @@ impl ClosedKey {
     }
 
     /// Folder of the hour, below the lake's root.
-    pub fn folder(&self, table: &Table) -> PathBuf {
+    pub fn folder(&self, table: &Table) -> String {
         let (date, hour) = self.hour.date_hour();
-        [table.name, &format!("date={date}"), &format!("hour={hour}")].iter().collect()
+        format!("{}/date={date}/hour={hour}", table.name)
     }
 
     /// The file, below the lake's root.
-    pub fn path(&self, table: &Table) -> PathBuf {
-        self.folder(table).join(format!("part-{:05}.parquet", self.shard))
+    pub fn path(&self, table: &Table) -> String {
+        format!("{}/part-{:05}.parquet", self.folder(table), self.shard)
     }
 }
 
@@ -85,9 +88,9 @@ mod tests {
     fn names_follow_the_design() {
         let table = schemas::tables::get("gpu_samples");
         let key = HotKey { topic_id: TopicId::parse("0af-9").unwrap(), partition: 3, start: 42 };
-        assert_eq!(key.path(table).to_str().unwrap(), "_hot/gpu_samples/0af-9/00003/00000000000000000042.parquet");
+        assert_eq!(key.path(table), "_hot/gpu_samples/0af-9/00003/00000000000000000042.parquet");
         let key = ClosedKey::of("2026-03-02T10:59:59.999Z".parse().unwrap());
-        assert_eq!(key.path(table).to_str().unwrap(), "gpu_samples/date=2026-03-02/hour=10/part-00000.parquet");
+        assert_eq!(key.path(table), "gpu_samples/date=2026-03-02/hour=10/part-00000.parquet");
         assert!(TopicId::parse("../../etc").is_err());
         assert!(TopicId::parse("").is_err());
     }

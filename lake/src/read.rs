@@ -1,55 +1,56 @@
 //! Reading a file back in its table's columns: a column added since is null, an unknown one is left out.
 
-use std::{collections::BTreeMap, fs::File, path::Path, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
 use arrow::{
     array::{ArrayRef, Int64Array, RecordBatch, new_null_array},
     datatypes::{Schema, SchemaRef},
 };
 use parquet::{
-    arrow::{ProjectionMask, arrow_reader::ParquetRecordBatchReaderBuilder},
+    arrow::{
+        ProjectionMask,
+        arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder},
+    },
     errors::ParquetError,
-    file::reader::{FileReader, SerializedFileReader},
+    file::reader::{ChunkReader, Length},
 };
 use schemas::tables::Table;
 
 use sha2::{Digest, Sha256};
 
-use crate::{Footer, LakeError, encode};
+use crate::{Footer, LakeError, Place, encode, store::Input};
 
-/// What our writer put into the footer of the file at `path`.
-pub fn footer(path: &Path) -> Result<Footer, LakeError> {
-    let file = File::open(path).map_err(LakeError::io("open", path))?;
-    let reader = SerializedFileReader::new(file).map_err(|source| LakeError::Damaged { path: path.to_owned(), source })?;
-    Footer::from_metadata(path, reader.metadata())
+/// What our writer put into the footer of the file.
+pub fn footer(file: &Place) -> Result<Footer, LakeError> {
+    Footer::from_metadata(file, &file.metadata()?)
 }
 
-/// Checks that the rows of the file at `path` are the bytes that our writer wrote: damage inside a page may read as other numbers.
-pub fn verify(path: &Path) -> Result<(), LakeError> {
-    let damaged = |source| LakeError::Damaged { path: path.to_owned(), source };
-    let bytes = std::fs::read(path).map_err(LakeError::io("read", path))?;
-    let reader = SerializedFileReader::new(File::open(path).map_err(LakeError::io("open", path))?).map_err(damaged)?;
-    let stated = Footer::from_metadata(path, reader.metadata())?.content_hash;
-    let chunks = reader.metadata().row_groups().iter().flat_map(|group| group.columns());
+/// Checks that the rows of the file are the bytes that our writer wrote: damage inside a page may read as other numbers.
+pub fn verify(file: &Place) -> Result<(), LakeError> {
+    let metadata = file.metadata()?;
+    let stated = Footer::from_metadata(file, &metadata)?.content_hash;
+    let chunks = metadata.row_groups().iter().flat_map(|group| group.columns());
     let ends = chunks.map(|chunk| {
         let (start, length) = chunk.byte_range();
-        usize::try_from(start.saturating_add(length)).unwrap_or(usize::MAX)
+        start.saturating_add(length)
     });
     // Before the first page stands the format's name.
-    let end = ends.max().unwrap_or(0).max(MAGIC.len());
-    let found = encode::hex(&Sha256::digest(bytes.get(..end).unwrap_or(&bytes)));
-    if found == stated { Ok(()) } else { Err(LakeError::Changed(path.to_owned())) }
+    let end = ends.max().unwrap_or(0).max(MAGIC.len() as u64);
+    let input = file.input()?;
+    let end = usize::try_from(end.min(input.len())).unwrap_or(usize::MAX);
+    let bytes = input.get_bytes(0, end).map_err(|source| LakeError::Damaged { path: file.location(), source })?;
+    let found = encode::hex(&Sha256::digest(bytes));
+    if found == stated { Ok(()) } else { Err(LakeError::Changed(file.location())) }
 }
 
 /// How a Parquet file begins.
 const MAGIC: &[u8] = b"PAR1";
 
-/// Rows of the file at `path`, with the named columns of `table` in the order named (all of them, where `columns` is `None`).
-pub fn rows(table: &'static Table, path: &Path, columns: Option<&[&str]>) -> Result<Vec<RecordBatch>, LakeError> {
-    let damaged = |source: ParquetError| LakeError::Damaged { path: path.to_owned(), source };
-    let file = File::open(path).map_err(LakeError::io("open", path))?;
-    let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(damaged)?;
-    Footer::known_layout(path, builder.metadata())?;
+/// Rows of the file, with the named columns of `table` in the order named (all of them, where `columns` is `None`).
+pub fn rows(table: &'static Table, file: &Place, columns: Option<&[&str]>) -> Result<Vec<RecordBatch>, LakeError> {
+    let damaged = |source: ParquetError| LakeError::Damaged { path: file.location(), source };
+    let builder = ParquetRecordBatchReaderBuilder::<Input>::try_new(file.input()?).map_err(damaged)?;
+    Footer::known_layout(file, builder.metadata())?;
     let schema = projected(table, columns);
     let found = builder.schema().clone();
     let wanted: Vec<usize> = schema.fields().iter().filter_map(|field| found.index_of(field.name()).ok()).collect();
@@ -58,20 +59,20 @@ pub fn rows(table: &'static Table, path: &Path, columns: Option<&[&str]>) -> Res
     let mut batches = Vec::new();
     for batch in reader {
         let batch = batch.map_err(|error| damaged(ParquetError::from(error)))?;
-        batches.push(align(table, path, &schema, &batch, &BTreeMap::new())?);
+        batches.push(align(table, file, &schema, &batch, &BTreeMap::new())?);
     }
     Ok(batches)
 }
 
-/// Checks that the file at `path` is of `table`: its layout is known, and the table's columns are there with their types. Returns
+/// Checks that the file is of `table`: its layout is known, and the table's columns are there with their types. Returns
 /// how many columns it has beside them, of a later version.
-pub fn schema(table: &'static Table, path: &Path) -> Result<usize, LakeError> {
-    let damaged = |source: ParquetError| LakeError::Damaged { path: path.to_owned(), source };
-    let file = File::open(path).map_err(LakeError::io("open", path))?;
-    let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(damaged)?;
-    Footer::from_metadata(path, builder.metadata())?;
-    align(table, path, &table.schema(), &RecordBatch::new_empty(builder.schema().clone()), &BTreeMap::new())?;
-    Ok(builder.schema().fields().iter().filter(|field| table.index(field.name()).is_none()).count())
+pub fn schema(table: &'static Table, file: &Place) -> Result<usize, LakeError> {
+    let metadata = file.metadata()?;
+    Footer::from_metadata(file, &metadata)?;
+    let metadata = ArrowReaderMetadata::try_new(metadata.into(), ArrowReaderOptions::new());
+    let found = metadata.map_err(|source| LakeError::Damaged { path: file.location(), source })?.schema().clone();
+    align(table, file, &table.schema(), &RecordBatch::new_empty(found.clone()), &BTreeMap::new())?;
+    Ok(found.fields().iter().filter(|field| table.index(field.name()).is_none()).count())
 }
 
 /// The schema of the named columns of `table`, or of all of them.
@@ -89,12 +90,12 @@ pub fn projected(table: &'static Table, columns: Option<&[&str]>) -> SchemaRef {
 /// A batch of the file in the columns of `schema`; `constants` are columns of whole numbers that were not decoded.
 pub(crate) fn align(
     table: &'static Table,
-    path: &Path,
+    file: &Place,
     schema: &SchemaRef,
     batch: &RecordBatch,
     constants: &BTreeMap<String, i64>,
 ) -> Result<RecordBatch, LakeError> {
-    let missing = |column: &str| LakeError::MissingColumn { path: path.to_owned(), table: table.name, column: column.to_owned() };
+    let missing = |column: &str| LakeError::MissingColumn { path: file.location(), table: table.name, column: column.to_owned() };
     let mut columns: Vec<ArrayRef> = Vec::with_capacity(schema.fields().len());
     for field in schema.fields() {
         if let Some(value) = constants.get(field.name()) {
@@ -110,7 +111,7 @@ pub(crate) fn align(
             }
             Some(column) => {
                 return Err(LakeError::WrongType {
-                    path: path.to_owned(),
+                    path: file.location(),
                     table: table.name,
                     column: field.name().clone(),
                     found: column.data_type().to_string(),
@@ -126,5 +127,5 @@ pub(crate) fn align(
         columns,
         &arrow::array::RecordBatchOptions::new().with_row_count(Some(batch.num_rows())),
     )
-    .map_err(|error| LakeError::Damaged { path: path.to_owned(), source: ParquetError::from(error) })
+    .map_err(|error| LakeError::Damaged { path: file.location(), source: ParquetError::from(error) })
 }

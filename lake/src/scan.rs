@@ -3,12 +3,7 @@
 //! Files are sorted by (cluster, node), so whole row groups fall out by their statistics; what is left is filtered before its
 //! other columns are decoded. A file in another order is read right, only slower.
 
-use std::{
-    collections::BTreeMap,
-    fs::File,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use arrow::{
     array::{AsArray, BooleanArray, DictionaryArray, RecordBatch},
@@ -30,7 +25,7 @@ use parquet::{
 };
 use schemas::{Timestamp, tables::Table};
 
-use crate::{Footer, LakeError, read};
+use crate::{Footer, LakeError, Place, read};
 
 /// Rows a batch.
 const BATCH_ROWS: usize = 32_768;
@@ -85,7 +80,7 @@ pub struct Batches {
     reader: ParquetRecordBatchReader,
     constants: BTreeMap<String, i64>,
     table: &'static Table,
-    path: PathBuf,
+    place: Place,
     schema: SchemaRef,
 }
 
@@ -94,18 +89,18 @@ impl Iterator for Batches {
 
     fn next(&mut self) -> Option<Self::Item> {
         let batch = self.reader.next()?;
-        let batch = batch.map_err(|e| LakeError::Damaged { path: self.path.clone(), source: ParquetError::from(e) });
-        Some(batch.and_then(|batch| read::align(self.table, &self.path, &self.schema, &batch, &self.constants)))
+        let batch = batch.map_err(|e| LakeError::Damaged { path: self.place.location(), source: ParquetError::from(e) });
+        Some(batch.and_then(|batch| read::align(self.table, &self.place, &self.schema, &batch, &self.constants)))
     }
 }
 
 impl Scan<'_> {
-    /// Starts reading the file at `path`.
-    pub fn open(&self, path: &Path) -> Result<Batches, LakeError> {
-        let damaged = |source: ParquetError| LakeError::Damaged { path: path.to_owned(), source };
-        let file = File::open(path).map_err(LakeError::io("open", path))?;
+    /// Starts reading the file. One of an object store is held whole until the batches are dropped.
+    pub fn open(&self, place: &Place) -> Result<Batches, LakeError> {
+        let damaged = |source: ParquetError| LakeError::Damaged { path: place.location(), source };
+        let file = place.input()?;
         let metadata = ArrowReaderMetadata::load(&file, ArrowReaderOptions::new()).map_err(damaged)?;
-        Footer::known_layout(path, metadata.metadata())?;
+        Footer::known_layout(place, metadata.metadata())?;
         let metadata = if self.dictionaries {
             let options = ArrowReaderOptions::new().with_schema(with_dictionaries(metadata.schema()));
             ArrowReaderMetadata::try_new(metadata.metadata().clone(), options).map_err(damaged)?
@@ -117,7 +112,7 @@ impl Scan<'_> {
         let schema = if self.dictionaries { with_dictionaries(&schema) } else { schema };
         let found = builder.schema().clone();
         let file_schema = builder.parquet_schema();
-        let filter = self.filter(path, file_schema)?;
+        let filter = self.filter(place, file_schema)?;
         let groups = builder.metadata().row_groups();
         let chosen: Vec<usize> = (0..groups.len()).filter(|i| self.may_have(&groups[*i])).collect();
         let spared = self.instead.and_then(|(a, b)| {
@@ -141,13 +136,12 @@ impl Scan<'_> {
             builder = builder.with_row_filter(filter);
         }
         let reader = builder.build().map_err(damaged)?;
-        Ok(Batches { reader, constants, table: self.table, path: path.to_owned(), schema })
+        Ok(Batches { reader, constants, table: self.table, place: place.clone(), schema })
     }
 
-    fn filter(&self, path: &Path, file: &SchemaDescriptor) -> Result<Option<RowFilter>, LakeError> {
+    fn filter(&self, of: &Place, file: &SchemaDescriptor) -> Result<Option<RowFilter>, LakeError> {
         let place = |column: &str| {
-            let missing =
-                || LakeError::MissingColumn { path: path.to_owned(), table: self.table.name, column: column.to_owned() };
+            let missing = || LakeError::MissingColumn { path: of.location(), table: self.table.name, column: column.to_owned() };
             file.root_schema().get_fields().iter().position(|field| field.name() == column).ok_or_else(missing)
         };
         let mut predicates: Vec<Box<dyn ArrowPredicate>> = Vec::new();
@@ -270,7 +264,7 @@ mod tests {
     use crate::{ClosedKey, Footer, Lake};
 
     /// Capacity rows of two clusters with three nodes each, a device a minute of the hour.
-    fn file(lake: &Lake) -> PathBuf {
+    fn file(lake: &Lake) -> Place {
         let table = tables::get("device_hours");
         let (mut clusters, mut nodes, mut devices, mut times) = (vec![], vec![], vec![], vec![]);
         for (cluster, node) in [("a", "n1"), ("a", "n2"), ("a", "n9"), ("b", "n1"), ("b", "n2"), ("b", "n3")] {
@@ -293,7 +287,7 @@ mod tests {
         lake.publish_closed(table, ClosedKey { hour: Timestamp::from_ms(0), shard: 0 }, &[batch], Footer::default()).unwrap()
     }
 
-    fn count(path: &Path, nodes: NodeRange, between: Option<(i64, i64)>) -> usize {
+    fn count(path: &Place, nodes: NodeRange, between: Option<(i64, i64)>) -> usize {
         let between = between.map(|(from, to)| (Timestamp::from_ms(from), Timestamp::from_ms(to)));
         let scan = Scan {
             table: tables::get("device_hours"),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use schemas::{HOUR_MS, Timestamp, tables};
 
-use crate::{ClosedKey, Footer, Lake, LakeError, path::TopicId, read};
+use crate::{ClosedKey, Footer, Lake, LakeError, Removed, read};
 
 /// What was found of the offsets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -16,6 +16,8 @@ pub struct Tiles {
     pub intervals: usize,
     /// Offsets in them.
     pub offsets: u64,
+    /// Offsets whose files retention has taken away, once their rows were in closed hours.
+    pub removed: u64,
     /// (hot file, closed hour) pairs that had to stand on each other, and do.
     pub pairs: usize,
     /// What is wrong, by partition and offset.
@@ -30,28 +32,47 @@ type Files = BTreeMap<u64, BTreeMap<&'static str, Footer>>;
 impl Lake {
     /// Looks at the footers of all hot files, and of the closed hours that they have rows of.
     pub fn tiles(&self) -> Result<Tiles, LakeError> {
-        let mut partitions: BTreeMap<(TopicId, u32), Files> = BTreeMap::new();
+        let mut partitions: BTreeMap<String, Files> = BTreeMap::new();
+        let mut listed = Vec::new();
         for table in tables::all() {
-            for file in self.hot_files(table)? {
-                let footer = read::footer(&file.path)?;
-                let files = partitions.entry((file.key.topic_id, file.key.partition)).or_default();
-                files.entry(file.key.start).or_default().insert(table.name, footer);
-            }
+            listed.extend(self.hot_files(table)?.into_iter().map(|file| (table, file)));
         }
-        let mut tiles = Tiles { partitions: partitions.len(), ..Tiles::default() };
-        for ((topic, partition), files) in &partitions {
-            tiles.partition(&format!("{}/{partition:05}", topic.as_str()), files);
+        // Read after the listing: a file that is taken away meanwhile is in it.
+        let mut removed = self.removed()?.0;
+        for (table, file) in listed {
+            let part = file.key.part();
+            // What retention was stopped at before it was done.
+            if removed.holds(&part, file.key.start) {
+                continue;
+            }
+            let footer = match read::footer(&file.path) {
+                Err(error) if error.is_gone() => {
+                    removed = self.removed()?.0;
+                    if removed.holds(&part, file.key.start) {
+                        continue;
+                    }
+                    return Err(error);
+                }
+                footer => footer?,
+            };
+            partitions.entry(part).or_default().entry(file.key.start).or_default().insert(table.name, footer);
+        }
+        for (part, files) in &mut partitions {
+            files.retain(|start, _| !removed.holds(part, *start));
+        }
+        let mut tiles = Tiles { partitions: partitions.len(), removed: removed.offsets(), ..Tiles::default() };
+        for (part, files) in &partitions {
+            tiles.partition(part, files, &removed);
         }
         self.closed_stand_on(&partitions, &mut tiles)?;
         Ok(tiles)
     }
 
     /// Closed hours have what hot files have of them.
-    fn closed_stand_on(&self, partitions: &BTreeMap<(TopicId, u32), Files>, tiles: &mut Tiles) -> Result<(), LakeError> {
+    fn closed_stand_on(&self, partitions: &BTreeMap<String, Files>, tiles: &mut Tiles) -> Result<(), LakeError> {
         let Some(watermark) = self.watermark()? else { return Ok(()) };
         let mut inputs: BTreeMap<(&str, Timestamp), BTreeMap<String, u64>> = BTreeMap::new();
-        for ((topic, partition), files) in partitions {
-            let part = format!("{}/{partition:05}", topic.as_str());
+        for (part, files) in partitions {
             for (start, tables_of) in files {
                 for (name, footer) in tables_of.iter().filter(|(name, _)| INSTANTS.contains(name)) {
                     let (Some(min), Some(max)) = (footer.min_at, footer.max_at) else { continue };
@@ -63,8 +84,8 @@ impl Lake {
                         let covered = match inputs.get(&(*name, hour)) {
                             Some(covered) => covered,
                             None => {
-                                let path = self.root().join(ClosedKey::of(hour).path(tables::get(name)));
-                                let known = if path.exists() {
+                                let path = self.place(&ClosedKey::of(hour).path(tables::get(name)));
+                                let known = if path.exists()? {
                                     read::footer(&path)?
                                         .inputs
                                         .and_then(|text| serde_json::from_str(&text).ok())
@@ -75,7 +96,7 @@ impl Lake {
                                 inputs.entry((name, hour)).or_insert(known)
                             }
                         };
-                        if covered.get(&part).is_some_and(|next| next > start) {
+                        if covered.get(part).is_some_and(|next| next > start) {
                             tiles.pairs += 1;
                         } else {
                             tiles
@@ -91,18 +112,16 @@ impl Lake {
 }
 
 impl Tiles {
-    fn partition(&mut self, part: &str, files: &Files) {
-        let mut next: Option<u64> = None;
+    fn partition(&mut self, part: &str, files: &Files, removed: &Removed) {
+        let mut gone = removed.of(part).iter().peekable();
+        // Every partition is read from its first offset on.
+        let mut next = 0;
         for (&start, tables_of) in files {
-            match next {
-                Some(next) if start > next => {
-                    self.faults.push(format!("{part}: offsets {next} to {} are in no file", start - 1));
-                }
-                Some(next) if start < next => {
-                    self.faults.push(format!("{part}: offsets {start} to {} are in two files", next - 1));
-                }
-                _ => {}
+            while let Some((from, to)) = gone.next_if(|(from, _)| *from < start) {
+                self.follows(part, next, *from);
+                next = *to;
             }
+            self.follows(part, next, start);
             let anchors: Vec<_> = tables_of.iter().filter(|(_, footer)| footer.tables.is_some()).collect();
             let [(anchor, footer)] = anchors.as_slice() else {
                 self.faults.push(format!(
@@ -126,7 +145,20 @@ impl Tiles {
             }
             self.intervals += 1;
             self.offsets += end - start + 1;
-            next = Some(end + 1);
+            next = end + 1;
+        }
+        // The newest file of a partition is never taken away.
+        if let Some((from, to)) = gone.next() {
+            self.faults
+                .push(format!("{part}: offsets {from} to {} were removed, and nothing that came after them is there", to - 1));
+        }
+    }
+
+    fn follows(&mut self, part: &str, next: u64, start: u64) {
+        if start > next {
+            self.faults.push(format!("{part}: offsets {next} to {} are in no file", start - 1));
+        } else if start < next {
+            self.faults.push(format!("{part}: offsets {start} to {} are in two files", next - 1));
         }
     }
 }

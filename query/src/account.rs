@@ -9,13 +9,12 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::PathBuf,
     sync::Mutex,
 };
 
 use datafusion::arrow::array::{Array, AsArray, RecordBatch, types::Int64Type};
 use lake::{
-    LakeError,
+    LakeError, Place,
     scan::{NodeRange, Scan},
 };
 use ledger::{
@@ -83,7 +82,7 @@ pub enum AccountError {
 pub(crate) struct Part {
     pub(crate) source: Source,
     pub(crate) table: &'static Table,
-    pub(crate) path: PathBuf,
+    pub(crate) path: Place,
 }
 
 /// The files behind a stretch of time.

@@ -87,7 +87,7 @@ pub struct Verdict {
 /// Checks the closed hours of `lake` inside `window`, or all of them.
 pub fn check(lake: &Lake, window: Option<Window>) -> Result<Verdict, LakeError> {
     let (rows, inventory) = (tables::get("gpu_hours"), tables::get("device_hours"));
-    let mut hours: BTreeMap<Timestamp, Vec<(&'static Table, std::path::PathBuf)>> = BTreeMap::new();
+    let mut hours: BTreeMap<Timestamp, Vec<(&'static Table, lake::Place)>> = BTreeMap::new();
     for table in [rows, inventory] {
         for file in lake.closed_files(table, window)? {
             hours.entry(file.key.hour).or_default().push((table, file.path));

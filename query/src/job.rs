@@ -66,11 +66,17 @@ pub fn run(lake: &Lake, options: Options, mut progress: impl FnMut(usize, usize)
     let mut unweighed = BTreeSet::new();
     let inside = |hour: Timestamp| options.window.is_none_or(|w| hour < w.to() && hour.plus_ms(HOUR_MS) > w.from());
     let hours: Vec<Timestamp> = files.hours().filter(|hour| options.window.is_none_or(|w| *hour < w.to())).collect();
+    let split = split_hours(lake)?;
     let mut before = None;
     for (done, &hour) in hours.iter().enumerate() {
+        if files.is_frozen(hour) {
+            summary.unchanged += usize::from(inside(hour));
+            before = Some(hour);
+            continue;
+        }
         let digest = files.digest(lake, hour, before)?;
         let forced = options.force && inside(hour);
-        if !forced && is_done(lake, hour, &digest)? {
+        if !forced && is_done(lake, hour, &digest, &split)? {
             summary.unchanged += usize::from(inside(hour));
         } else {
             one_hour(lake, &files, hour, before, &digest, &mut summary, &mut unweighed)?;
@@ -124,13 +130,13 @@ fn one_hour(
     Ok(())
 }
 
-fn is_done(lake: &Lake, hour: Timestamp, digest: &str) -> Result<bool, LakeError> {
-    let footer = |table| read::footer(&lake.root().join(ClosedKey { hour, shard: 0 }.path(tables::get(table))));
+fn is_done(lake: &Lake, hour: Timestamp, digest: &str, split: &BTreeSet<(&str, Timestamp)>) -> Result<bool, LakeError> {
+    let place = |table| lake.place(&ClosedKey { hour, shard: 0 }.path(tables::get(table)));
+    let footer = |table| read::footer(&place(table));
     let made_so = |found: &Footer| found.inputs.as_deref() == Some(digest);
     for table in OUTPUTS {
         // A damaged result is done again, not complained about; so is one of another table, or with another beside it.
-        let path = lake.root().join(ClosedKey { hour, shard: 0 }.path(tables::get(table)));
-        if !other_shards(&path)?.is_empty() || read::schema(tables::get(table), &path).is_err() {
+        if split.contains(&(table, hour)) || read::schema(tables::get(table), &place(table)).is_err() {
             return Ok(false);
         }
         let Some(found) = footer(table).ok().filter(made_so) else { return Ok(false) };
@@ -141,14 +147,14 @@ fn is_done(lake: &Lake, hour: Timestamp, digest: &str) -> Result<bool, LakeError
     Ok(true)
 }
 
-/// Other shards in the folder of a result: the job writes one.
-fn other_shards(path: &std::path::Path) -> Result<Vec<u32>, LakeError> {
-    let Some(Ok(entries)) = path.parent().map(std::fs::read_dir) else { return Ok(Vec::new()) };
-    let shard = |entry: std::io::Result<std::fs::DirEntry>| {
-        let name = entry.ok()?.file_name().into_string().ok()?;
-        name.strip_prefix("part-")?.strip_suffix(".parquet")?.parse::<u32>().ok()
-    };
-    Ok(entries.filter_map(shard).filter(|shard| *shard != 0).collect())
+/// Results with other shards beside the one that the job writes.
+fn split_hours(lake: &Lake) -> Result<BTreeSet<(&'static str, Timestamp)>, LakeError> {
+    let mut split = BTreeSet::new();
+    for table in OUTPUTS {
+        let files = lake.closed_files(tables::get(table), None)?;
+        split.extend(files.iter().filter(|file| file.key.shard != 0).map(|file| (table, file.key.hour)));
+    }
+    Ok(split)
 }
 
 fn publish(

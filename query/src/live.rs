@@ -14,7 +14,7 @@ use datafusion::arrow::{
     array::{Array, ArrayRef, AsArray, RecordBatch, StringArray},
     error::ArrowError,
 };
-use lake::{ClosedKey, HotFile, Lake, read};
+use lake::{ClosedKey, Footer, HotFile, Lake, LakeError, read};
 use ledger::batch::{BatchError, Source};
 use schemas::{
     HOUR_MS, Timestamp, Window,
@@ -73,7 +73,7 @@ impl Open {
         for (name, source) in [("gpu_samples", Source::GpuSamples), ("scrapes", Source::Scrapes)] {
             let table = tables::get(name);
             for file in lake.hot_files(table)? {
-                let footer = read::footer(&file.path)?;
+                let Some(footer) = still(read::footer(&file.path))? else { continue };
                 let (Some(min), Some(max)) = (footer.min_at, footer.max_at) else { continue };
                 if closed_to.is_some_and(|closed_to| max < closed_to.plus_ms(-HOUR_MS)) {
                     continue;
@@ -145,15 +145,15 @@ impl Open {
 fn since(lake: &Lake, table: &'static Table, closed_to: Option<Timestamp>) -> Result<Vec<HotFile>, AccountError> {
     let files = lake.hot_files(table)?;
     let Some(closed_to) = closed_to else { return Ok(files) };
-    let last = lake.root().join(ClosedKey::of(closed_to.plus_ms(-1)).path(table));
-    let covered: BTreeMap<String, u64> = if last.exists() {
+    let last = lake.place(&ClosedKey::of(closed_to.plus_ms(-1)).path(table));
+    let covered: BTreeMap<String, u64> = if last.exists()? {
         read::footer(&last)?.inputs.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default()
     } else {
         BTreeMap::new()
     };
     let mut found = Vec::new();
     for file in files {
-        let footer = read::footer(&file.path)?;
+        let Some(footer) = still(read::footer(&file.path))? else { continue };
         let next = covered.get(&format!("{}/{:05}", file.key.topic_id.as_str(), file.key.partition));
         let is_new = next.is_none_or(|next| footer.end.unwrap_or(file.key.start) >= *next);
         if is_new || footer.max_at.is_some_and(|at| at >= closed_to) {
@@ -161,6 +161,15 @@ fn since(lake: &Lake, table: &'static Table, closed_to: Option<Timestamp>) -> Re
         }
     }
     Ok(found)
+}
+
+/// None where retention has taken the hot file away meanwhile: then closed hours say what it said.
+fn still(footer: Result<Footer, LakeError>) -> Result<Option<Footer>, LakeError> {
+    match footer {
+        Ok(footer) => Ok(Some(footer)),
+        Err(error) if error.is_gone() => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// The batch with flag `open_hour` on every row.

@@ -83,8 +83,16 @@ pub fn offsets(lake: &Lake) -> Result<Proof, LakeError> {
         None => (
             Outcome::Holds,
             format!(
-                "{} offsets of {} partitions lie in {} intervals without gap or overlap; closed hours have them in {} places of {}",
-                tiles.offsets, tiles.partitions, tiles.intervals, tiles.pairs, tiles.pairs
+                "{} offsets of {} partitions lie in {} intervals without gap or overlap; closed hours have them in {} places of {}{}",
+                tiles.offsets,
+                tiles.partitions,
+                tiles.intervals,
+                tiles.pairs,
+                tiles.pairs,
+                match tiles.removed {
+                    0 => String::new(),
+                    removed => format!("; {removed} offsets more were closed, and then removed by retention"),
+                }
             ),
         ),
     };

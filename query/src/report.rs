@@ -255,7 +255,7 @@ const LAST_MS: i64 = 253_402_300_799_999;
 
 /// Which rows are folded: whole closed hours from their files, cut ones and open ones computed.
 struct Plan {
-    whole: Vec<(Timestamp, std::path::PathBuf)>,
+    whole: Vec<(Timestamp, lake::Place)>,
     parts: Vec<Window>,
     live: Vec<live::LiveHour>,
     window: Option<Window>,
@@ -337,7 +337,7 @@ impl Plan {
         let columns = fold::columns(request);
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(self.whole.len().div_ceil(8)).max(1);
         let buckets = &self.buckets;
-        let of_files = |files: &[(Timestamp, std::path::PathBuf)]| -> Result<Folder<'_>, ReportError> {
+        let of_files = |files: &[(Timestamp, lake::Place)]| -> Result<Folder<'_>, ReportError> {
             let mut folder = Folder::of(request, buckets);
             for (hour, path) in files {
                 // A pod is asked for only where it has no workload, unless the report is by pod.

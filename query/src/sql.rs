@@ -100,6 +100,10 @@ impl Session {
         // What needs more goes to disk where it can, and fails where it cannot: never the machine.
         let runtime = RuntimeEnvBuilder::new().with_memory_limit(MAX_WORK_BYTES, 1.0).build_arc()?;
         let context = SessionContext::new_with_config_rt(config, runtime);
+        if let Some(client) = lake.client()? {
+            let url = ListingTableUrl::parse(format!("{}/", lake.location().display()))?;
+            context.register_object_store(url.object_store().as_ref(), client);
+        }
         for table in tables::all() {
             let closed = provider(lake, table)?;
             let both = match live(lake, table)? {
@@ -256,8 +260,11 @@ fn live(lake: &Lake, table: &'static Table) -> Result<Option<Arc<dyn TableProvid
     let place = table.index(table.time).unwrap_or(0);
     let (mut batches, mut rows) = (Vec::new(), 0);
     for file in lake.hot_files(table)? {
-        if lake::read::footer(&file.path)?.max_at.is_none_or(|last| last.micros() < from) {
-            continue;
+        // What retention takes away meanwhile is in closed hours.
+        match lake::read::footer(&file.path) {
+            Ok(footer) if footer.max_at.is_some_and(|last| last.micros() >= from) => {}
+            Err(error) if !error.is_gone() => return Err(error.into()),
+            Ok(_) | Err(_) => continue,
         }
         for batch in lake::read::rows(table, &file.path, None)? {
             let Some(times) = batch.column(place).as_primitive_opt::<TimestampMicrosecondType>() else { continue };
@@ -279,18 +286,19 @@ fn live(lake: &Lake, table: &'static Table) -> Result<Option<Arc<dyn TableProvid
 fn provider(lake: &Lake, table: &'static Table) -> Result<Arc<dyn TableProvider>, SqlError> {
     let files = lake.closed_files(table, None)?;
     for file in &files {
-        // The engine passes over files without bytes; rows that are gone must not go unnoticed.
-        if std::fs::metadata(&file.path).is_ok_and(|found| found.len() == 0) {
+        // The engine passes over files without bytes; rows that are gone must not go unnoticed. An object is put whole.
+        let local = file.path.path().ok();
+        if local.and_then(|path| std::fs::metadata(path).ok()).is_some_and(|found| found.len() == 0) {
             lake::read::footer(&file.path)?;
         }
     }
     if files.is_empty() {
         return Ok(Arc::new(MemTable::try_new(with_folders(table), vec![vec![]])?));
     }
-    let folder = lake.root().join(table.name);
-    let absolute = folder.canonicalize().map_err(|_| SqlError::Path(folder.clone()))?;
-    let text = absolute.to_str().ok_or_else(|| SqlError::Path(folder.clone()))?;
-    let url = ListingTableUrl::parse(folder_url(text))?;
+    let folder = lake.location().join(table.name);
+    let text = if lake.is_local() { folder.canonicalize().ok() } else { Some(folder.clone()) };
+    let text = text.and_then(|path| path.to_str().map(str::to_owned)).ok_or(SqlError::Path(folder))?;
+    let url = ListingTableUrl::parse(if lake.is_local() { folder_url(&text) } else { format!("{text}/") })?;
     let options = ListingOptions::new(Arc::new(ParquetFormat::default()))
         .with_file_extension(".parquet")
         .with_table_partition_cols(vec![("date".into(), DataType::Utf8), ("hour".into(), DataType::Utf8)]);

@@ -120,6 +120,7 @@ fn fresh_lake(keep: Option<&Path>) -> Result<Lake, Failure> {
         fs::remove_dir_all(&folder).map_err(Failure::failed)?;
     }
     let lake = Lake::create(&folder).map_err(Failure::failed)?;
+    lake.folder("a demo").map_err(Failure::failed)?;
     let mark = folder.join(MARK);
     let written = fs::create_dir_all(folder.join("_state"))
         .and_then(|()| fs::write(&mark, "made by strandline demo; made anew by the next\n"));

@@ -16,7 +16,7 @@ use crate::{commands::WindowOption, failure::Failure};
 
 An hour whose inputs did not change is not done again, unless --force. A case file holds one JSON object, or one a line.")]
 pub struct Options {
-    /// Folder of the lake
+    /// The lake: a folder, or s3://BUCKET/PREFIX
     #[arg(long, env = "STRANDLINE_LAKE", value_name = "DIR", required_unless_present = "case")]
     lake: Option<PathBuf>,
     /// Print the account of a case (a small world as JSON) instead; no lake and no window are looked at

@@ -64,7 +64,7 @@ enum What {
 /// Where an import goes.
 #[derive(Debug, Clone, Args)]
 pub struct Destination {
-    /// Folder of the lake; made if it is not there
+    /// The lake, a folder; made if it is not there
     #[arg(long, env = "STRANDLINE_LAKE", value_name = "DIR")]
     lake: PathBuf,
     /// Name of the cluster
@@ -121,7 +121,10 @@ impl Path {
     /// Opens both.
     pub fn open(destination: &Destination) -> Result<Self, Failure> {
         let lake = Lake::create(&destination.lake).map_err(Failure::failed)?;
-        let root = lake.root().join("_log");
+        let root = lake
+            .folder("an import of samples or holdings, which keeps its log beside the lake,")
+            .map_err(Failure::failed)?
+            .join("_log");
         // A lake that something else made (a demo, an agent) has as many partitions as that chose.
         let partitions = |name| local::partitions(&root, name).map_err(Failure::failed).map(|there| there.unwrap_or(1));
         let names = [publish::SAMPLES, publish::ALLOCATIONS, publish::NODES];

@@ -63,7 +63,7 @@ const MAX_QUERY_BYTES: usize = 64 << 10;
 pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), Failure> {
     let lake = options.lake.open()?;
     let text = match (options.print.as_deref(), options.question.as_deref(), &options.query) {
-        (Some("hours"), ..) => hours(options.dialect, lake.root(), options.window.window()?),
+        (Some("hours"), ..) => hours(options.dialect, lake.location(), options.window.window()?),
         (Some(name), ..) => question(name, &options.kv_gauge)?,
         (None, Some("list"), _) => {
             questions::ALL.iter().map(|(name, sql)| format!("{name:<22} {}\n", questions::asks(sql))).collect()

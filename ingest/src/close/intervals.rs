@@ -4,15 +4,14 @@
 //! latest by (observed at, revision) replaces the earlier one whole. A change rewrites those closed hours in which the two
 //! differ: a holding that goes on, or ends later, changes no hour that it filled before.
 
-use super::{CloseError, CloseReport, Closer, Covered, failed, part_of, wrong};
+use super::{CloseError, CloseReport, Closer, Covered, Told, failed, wrong};
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, TimestampMicrosecondArray};
 use arrow::datatypes::{Int64Type, TimestampMicrosecondType};
 use arrow::row::{OwnedRow, RowConverter, SortField};
-use lake::{HotFile, Watermark};
+use lake::{ClosedKey, HotFile, HotKey, Place, Version, Watermark};
 use schemas::tables::{self, Table};
 use schemas::{HOUR_MS, Timestamp};
-use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::path::PathBuf;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// Columns that name a state, by table.
@@ -49,10 +48,30 @@ pub(super) struct Book {
     /// Rows come back only from the converter that made them.
     whole: RowConverter,
     states: BTreeMap<OwnedRow, State>,
-    read: HashSet<PathBuf>,
+    pub(super) read: HashMap<Place, Told>,
+    /// Up to which offset it has every file of each partition.
     covered: Covered,
+    /// What was carried over when files were removed.
+    pub(super) carried: Carried,
+    /// States that a closed hour before that was written from, of the last that was asked for.
+    written: Option<(Timestamp, BTreeMap<OwnedRow, State>)>,
     /// Closed hours to be written again.
     dirty: BTreeSet<Timestamp>,
+}
+
+/// Up to where a book stands on what was carried over, and no longer on hot files.
+#[derive(Default)]
+pub(super) struct Carried {
+    /// States that end before this hour are not in the book; its closed hours are not written any more. None: all are.
+    pub(super) from: Option<Timestamp>,
+    version: Option<Version>,
+}
+
+/// What stands in the footer of carried states as `inputs`.
+#[derive(serde::Serialize, serde::Deserialize)]
+struct CarriedInputs {
+    from: Timestamp,
+    covered: Covered,
 }
 
 struct State {
@@ -115,7 +134,21 @@ impl Book {
     pub(super) fn new(table: &'static Table) -> Self {
         let whole = converter(table.schema().fields().iter().map(|f| f.data_type().clone()));
         let whole = whole.expect("the tables have only column types that Arrow can order");
-        Book { table, whole, states: BTreeMap::new(), read: HashSet::new(), covered: Covered::new(), dirty: BTreeSet::new() }
+        Book {
+            table,
+            whole,
+            states: BTreeMap::new(),
+            read: HashMap::new(),
+            covered: Covered::new(),
+            carried: Carried::default(),
+            written: None,
+            dirty: BTreeSet::new(),
+        }
+    }
+
+    /// Whether it knows what a hot file says.
+    pub(super) fn has(&self, key: &HotKey) -> bool {
+        self.covered.get(&key.part()).is_some_and(|next| *next > key.start)
     }
 
     /// The first instant of any interval.
@@ -123,8 +156,8 @@ impl Book {
         self.states.values().flat_map(|s| &s.intervals).map(|i| i.from).min().map(Timestamp::from_ms)
     }
 
-    /// The states of a file, in order of its rows.
-    fn states(&self, rows: &RecordBatch) -> Result<Vec<(OwnedRow, State)>, CloseError> {
+    /// The states of rows whose intervals stand in the columns `bounds`, in order of their messages.
+    fn states(&self, rows: &RecordBatch, bounds: [&str; 2]) -> Result<Vec<(OwnedRow, State)>, CloseError> {
         let table = self.table;
         let of = |names: &dyn Fn(&str) -> bool| -> Result<arrow::row::Rows, CloseError> {
             let columns: Vec<usize> = (0..table.columns.len()).filter(|i| names(&table.columns[*i].name)).collect();
@@ -142,7 +175,7 @@ impl Book {
         let number = |column: Option<&arrow::array::PrimitiveArray<Int64Type>>, row: usize| {
             column.filter(|c| c.is_valid(row)).map_or(-1, |c| c.value(row))
         };
-        let (from, to, observed) = (times("interval_from"), times("interval_to"), times("observed_at"));
+        let (from, to, observed) = (times(bounds[0]), times(bounds[1]), times("observed_at"));
         let moments = MOMENTS.map(times);
         let (revision, partition, offset) = (ints("revision"), ints("log_partition"), ints("log_offset"));
         // One message is one state, whatever order its rows have in the file.
@@ -201,24 +234,109 @@ impl Closer {
         report: &mut CloseReport,
     ) -> Result<(), CloseError> {
         let table = tables::get(name);
-        for (file, footer) in self.hot(table)? {
-            if self.books.get(name).is_none_or(|book| book.read.contains(&file.path)) {
+        for file in self.hot(table)? {
+            let part = file.key.part();
+            let Some(book) = self.books.get(name) else { return Ok(()) };
+            if book.has(&file.key) {
                 continue;
             }
-            let rows = lake::read::rows(table, &file.path, None).map_err(failed(table))?;
-            let rows = arrow::compute::concat_batches(&table.schema(), &rows).map_err(wrong(table))?;
-            let states = self.books.get(name).map_or(Ok(Vec::new()), |book| book.states(&rows))?;
+            let rows = whole_file(table, &file.path)?;
+            let next = lake::read::footer(&file.path).map_err(failed(table))?.end.unwrap_or(file.key.start) + 1;
+            let states = book.states(&rows, INTERVAL)?;
+            let newest = states.iter().map(|(_, state)| state.order.0).max().map(Timestamp::from_ms);
             for (id, new) in states {
                 self.change(table, &file, id, new, now, watermark, report)?;
             }
             if let Some(book) = self.books.get_mut(name) {
-                let next = footer.end.unwrap_or(file.key.start) + 1;
-                let known = book.covered.entry(part_of(&file)).or_default();
+                let known = book.covered.entry(part).or_default();
                 *known = next.max(*known);
-                book.read.insert(file.path.clone());
+                book.read.insert(file.path.clone(), Told { next, newest });
             }
         }
         Ok(())
+    }
+
+    /// What a hot file that was learned told last.
+    pub(super) fn told(&mut self, table: &'static Table, place: &Place) -> Result<Option<Told>, CloseError> {
+        let Some(book) = self.books.get_mut(table.name) else { return Ok(None) };
+        if let Some(told) = book.read.get(place) {
+            return Ok(Some(*told));
+        }
+        // Known from what was carried over, and not looked at by this process.
+        let Some(end) = lake::read::footer(place).map_err(failed(table))?.end else { return Ok(None) };
+        let states = book.states(&whole_file(table, place)?, INTERVAL)?;
+        let newest = states.iter().map(|(_, state)| state.order.0).max().map(Timestamp::from_ms);
+        let told = Told { next: end + 1, newest };
+        book.read.insert(place.clone(), told);
+        Ok(Some(told))
+    }
+
+    /// Takes up what was carried over when hot files were removed.
+    pub(super) fn take_up(&mut self, name: &'static str) -> Result<(), CloseError> {
+        let table = tables::get(name);
+        let place = self.lake.carried(table);
+        let Some(version) = place.version().map_err(failed(table))? else { return Ok(()) };
+        let footer = lake::read::footer(&place).map_err(failed(table))?;
+        let inputs = footer.inputs.as_deref().and_then(|text| serde_json::from_str::<CarriedInputs>(text).ok());
+        let Some(inputs) = inputs else {
+            return Err(failed(table)(lake::LakeError::Footer { path: place.display().to_string().into(), key: "inputs" }));
+        };
+        let rows = whole_file(table, &place)?;
+        let Some(book) = self.books.get_mut(name) else { return Ok(()) };
+        book.states = book.states(&rows, INTERVAL)?.into_iter().collect();
+        book.covered = inputs.covered;
+        book.carried = Carried { from: Some(inputs.from), version: Some(version) };
+        Ok(())
+    }
+
+    /// Writes down the states that go on at `from` or later, and forgets the others.
+    pub(super) fn carry(&mut self, name: &'static str, from: Timestamp) -> Result<(), CloseError> {
+        let table = tables::get(name);
+        let Some(book) = self.books.get_mut(name) else { return Ok(()) };
+        book.states.retain(|_, state| state.intervals.iter().any(|i| i.to.is_none_or(|to| to > from.ms())));
+        let rows: Vec<_> = book.states.values().flat_map(|s| &s.intervals).map(|i| i.whole.row()).collect();
+        let rows = match rows.is_empty() {
+            true => RecordBatch::new_empty(table.schema()),
+            false => {
+                let columns = book.whole.convert_rows(rows).map_err(wrong(table))?;
+                RecordBatch::try_new(table.schema(), columns).map_err(wrong(table))?
+            }
+        };
+        let inputs = CarriedInputs { from, covered: book.covered.clone() };
+        let footer = lake::Footer {
+            inputs: Some(serde_json::to_string(&inputs).unwrap_or_default()),
+            writer_epoch: self.epoch.clone(),
+            ..lake::Footer::default()
+        };
+        let written = self.lake.publish_carried_over(table, &rows, footer, book.carried.version.as_ref());
+        let Some(version) = written.map_err(failed(table))? else { return Err(self.overtaken()) };
+        if let Some(book) = self.books.get_mut(name) {
+            book.carried = Carried { from: Some(from), version: Some(version) };
+            book.written = None;
+        }
+        Ok(())
+    }
+
+    /// What a closed hour has of an id that is not in the book any more.
+    fn written(&mut self, table: &'static Table, hour: Timestamp, id: &OwnedRow, new: &State) -> Result<bool, CloseError> {
+        let place = self.lake.place(&ClosedKey::of(hour).path(table));
+        let Some(book) = self.books.get_mut(table.name) else { return Ok(true) };
+        if book.written.as_ref().is_none_or(|(of, _)| *of != hour) {
+            let mut states: BTreeMap<OwnedRow, State> = BTreeMap::new();
+            if place.exists().map_err(failed(table))? {
+                for (id, state) in book.states(&whole_file(table, &place)?, ["from_at", "to_at"])? {
+                    match states.entry(id) {
+                        std::collections::btree_map::Entry::Vacant(entry) => drop(entry.insert(state)),
+                        std::collections::btree_map::Entry::Occupied(mut entry) => {
+                            entry.get_mut().intervals.extend(state.intervals)
+                        }
+                    }
+                }
+            }
+            book.written = Some((hour, states));
+        }
+        let found = book.written.as_ref().and_then(|(_, states)| states.get(id));
+        Ok(found.map_or(Vec::new(), |state| state.in_hour(hour)) == new.in_hour(hour))
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -237,6 +355,14 @@ impl Closer {
         if old.is_some_and(|old| old.order >= new.order) {
             return Ok(()); // a repeat, or one that was overtaken
         }
+        let carried_from = book.carried.from;
+        if let Some(from) = carried_from.filter(|from| old.is_none() && new.order.0 < from.ms()) {
+            // Of an id that is not known any more, from before that: it may have been overtaken, and nobody can tell.
+            let hour = new.intervals.iter().map(|i| i.from).min().map_or(from, |first| Timestamp::from_ms(first.max(0)).hour());
+            report.late += 1;
+            return self.too_late(table, hour, &file.key.part(), file.key.start, 1, report);
+        }
+        let unknown = old.is_none();
         let mut candidates = Vec::new();
         if let Some(w) = watermark
             && !old.is_some_and(|old| old.alike(&new))
@@ -254,10 +380,26 @@ impl Closer {
                 hour = hour.plus_ms(HOUR_MS);
             }
         }
-        book.states.insert(id, new);
-        let part = part_of(file);
+        if unknown && let Some(from) = carried_from {
+            // Before that, a book that has nothing of an id knows nothing of it: the hours themselves do.
+            let mut differ = Vec::with_capacity(candidates.len());
+            for hour in candidates {
+                if hour >= from || !self.written(table, hour, &id, &new)? {
+                    differ.push(hour);
+                }
+            }
+            candidates = differ;
+        }
+        if let Some(book) = self.books.get_mut(table.name) {
+            book.states.insert(id, new);
+        }
+        let part = file.key.part();
         let mut late: Option<Timestamp> = None;
         for hour in candidates {
+            if carried_from.is_some_and(|from| hour < from) {
+                late = late.max(Some(hour));
+                continue;
+            }
             if self.covered(table, hour)?.get(&part).is_some_and(|next| *next > file.key.start) {
                 continue; // the hour was written when this was known
             }
@@ -292,7 +434,8 @@ impl Closer {
         if begin < least && before.is_none_or(|w| begin < w.from) {
             tracing::warn!(table = name, from = %begin, to = %least, "hours so long ago were not closed; is a clock wrong?");
         }
-        let mut hour = begin.max(least);
+        // Hours before what was carried over are closed, and are not made anew without what was removed.
+        let mut hour = begin.max(least).max(book.carried.from.unwrap_or(begin));
         while hour < watermark.closed_to {
             if before.is_none_or(|w| hour < w.from || hour >= w.closed_to) {
                 hours.insert(hour);
@@ -314,6 +457,14 @@ impl Closer {
         }
         Ok(())
     }
+}
+
+/// Columns that say from when to when an interval goes, whatever the hour.
+const INTERVAL: [&str; 2] = ["interval_from", "interval_to"];
+
+fn whole_file(table: &'static Table, place: &Place) -> Result<RecordBatch, CloseError> {
+    let rows = lake::read::rows(table, place, None).map_err(failed(table))?;
+    arrow::compute::concat_batches(&table.schema(), &rows).map_err(wrong(table))
 }
 
 fn converter(types: impl Iterator<Item = arrow::datatypes::DataType>) -> Result<RowConverter, arrow::error::ArrowError> {

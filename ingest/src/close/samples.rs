@@ -1,6 +1,6 @@
 //! Tables whose rows are instants: new rows are merged into the part of their hour.
 
-use super::{CloseError, CloseReport, Closer, Covered, failed, part_of, wrong};
+use super::{CloseError, CloseReport, Closer, Covered, Told, failed, wrong};
 use crate::rows::Rows;
 use arrow::array::{Array, AsArray, RecordBatch, UInt32Array};
 use arrow::compute::{SortOptions, concat_batches, take_record_batch};
@@ -32,13 +32,19 @@ impl Closer {
         let mut pending: BTreeMap<Timestamp, Pending> = BTreeMap::new();
         let mut held = 0;
         let mut earliest: Option<Timestamp> = None;
-        for (file, footer) in self.hot(table)? {
-            let (Some(min), Some(max)) = (footer.min_at, footer.max_at) else { continue };
-            earliest = [earliest, Some(min.hour())].into_iter().flatten().min();
-            if self.done.contains(&file.path) {
+        for file in self.hot(table)? {
+            // What was done once was the earliest then.
+            if self.done.contains_key(&file.path) {
                 continue;
             }
-            let part = part_of(&file);
+            let footer = self.footer(table, &file)?;
+            let told = Told { next: footer.end.map_or(file.key.start, |end| end) + 1, newest: footer.max_at };
+            let (Some(min), Some(max)) = (footer.min_at, footer.max_at) else {
+                self.finish(&file.path, told);
+                continue;
+            };
+            earliest = [earliest, Some(min.hour())].into_iter().flatten().min();
+            let part = file.key.part();
             let last = max.hour().min(upto.plus_ms(-HOUR_MS));
             if min.hour() <= last && self.lacks(table, &part, file.key.start, min.hour(), last)? {
                 let rows = lake::read::rows(table, &file.path, None).map_err(failed(table))?;
@@ -56,11 +62,11 @@ impl Closer {
                     held += rows.num_rows();
                     let into = pending.entry(hour).or_default();
                     into.rows.push(rows);
-                    into.covers.insert(part.clone(), footer.end.map_or(file.key.start, |end| end) + 1);
+                    into.covers.insert(part.clone(), told.next);
                 }
             }
             if max.hour() < upto {
-                self.done.insert(file.path.clone());
+                self.finish(&file.path, told);
             }
             if held >= self.options.budget_rows {
                 self.merge_all(table, std::mem::take(&mut pending), report)?;
@@ -69,6 +75,12 @@ impl Closer {
         }
         self.merge_all(table, pending, report)?;
         Ok(earliest)
+    }
+
+    /// Nothing of a file is left to be closed, or will not be when this pass ends.
+    fn finish(&mut self, place: &lake::Place, told: Told) {
+        self.footers.remove(place);
+        self.done.insert(place.clone(), told);
     }
 
     /// Whether any hour in `[first, last]` may lack rows of the file that begins at `start`.
@@ -113,12 +125,14 @@ impl Closer {
         new: Pending,
         report: &mut CloseReport,
     ) -> Result<(), CloseError> {
-        let path = self.lake.root().join(ClosedKey::of(hour).path(table));
+        // Asked first, so that a part is put over the one that is read here.
+        self.covered(table, hour)?;
+        let place = self.lake.place(&ClosedKey::of(hour).path(table));
         let mut rows = Vec::new();
         let mut repeats = 0;
-        if path.exists() {
-            repeats = lake::read::footer(&path).map_err(failed(table))?.repeats;
-            rows = lake::read::rows(table, &path, None).map_err(failed(table))?;
+        if self.versions.contains_key(&(table.name, hour)) {
+            repeats = lake::read::footer(&place).map_err(failed(table))?.repeats;
+            rows = lake::read::rows(table, &place, None).map_err(failed(table))?;
         }
         rows.extend(new.rows);
         let (merged, dropped) = unique(table, &rows)?;

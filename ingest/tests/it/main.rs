@@ -10,7 +10,13 @@ mod kafka;
 mod kill;
 mod kubelet;
 mod memory;
+mod object_store;
 mod operator;
 mod path;
+mod restart;
+mod retention;
+#[path = "../../../lake/tests/it/s3_server.rs"]
+#[allow(dead_code, reason = "the lake's own tests use all of it")]
+mod s3_server;
 mod targets;
 mod transport;

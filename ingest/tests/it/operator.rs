@@ -143,13 +143,13 @@ async fn a_sink_outlives_a_full_disk_and_says_so() {
     let lake = Lake::create(&dir.path().join("lake")).unwrap();
     // Hot files find room, the closed hour does not.
     let part = lake::ClosedKey::of(Timestamp::from_ms(HOUR)).path(tables::get("scrapes"));
-    let part = lake.root().join(part);
+    let part = lake.location().join(part);
     let name = part.file_name().unwrap().to_str().unwrap().to_owned();
     let full = fill(part.parent().unwrap(), &name);
 
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let args = SinkArgs {
-        lake: Some(lake.root().to_owned()),
+        lake: Some(lake.location().to_owned()),
         log_dir: Some(dir.path().join("log")),
         listen: Some(port.to_string()),
         ..SinkArgs::default()
@@ -238,8 +238,8 @@ fn hours_are_closed_by_one_process_at_a_time() {
     take(&log, 0..3);
     let lake = Lake::create(&dir.path().join("lake")).unwrap();
     Sink::open(lake.clone(), topics(&log), sink::Options::default()).unwrap().flush(after(1)).unwrap();
-    fs::create_dir_all(lake.root().join("_state")).unwrap();
-    let other = fs::File::create(lake.root().join("_state/closing.lock")).unwrap();
+    fs::create_dir_all(lake.location().join("_state")).unwrap();
+    let other = fs::File::create(lake.location().join("_state/closing.lock")).unwrap();
     other.lock().unwrap();
     let (done, is_done) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {

@@ -373,7 +373,7 @@ async fn an_agent_may_publish_what_pages_show_as_inventory() {
     );
 }
 
-fn round(node: &str, sequence: u64, seconds: i64) -> Record {
+pub fn round(node: &str, sequence: u64, seconds: i64) -> Record {
     use schemas::proto::{DeviceSample, Readings, Reject, ScrapeRound, Value};
     let mut readings = Readings::default();
     readings.set(203, Value::Int(sequence as i64 % 100));

@@ -1,8 +1,8 @@
 //! Which closed files stand behind which hour, and what they are worth: the digest that tells an hour to be done again.
 
-use std::{cell::RefCell, collections::BTreeMap, path::Path, path::PathBuf};
+use std::{cell::RefCell, collections::BTreeMap};
 
-use lake::{ClosedFile, ClosedKey, Lake, LakeError, read, scan::NodeRange};
+use lake::{ClosedFile, ClosedKey, Lake, LakeError, Place, read, scan::NodeRange};
 use ledger::batch::Source;
 use schemas::{HOUR_MS, Timestamp, tables};
 use sha2::{Digest, Sha256};
@@ -21,20 +21,27 @@ const INPUTS: [(&str, Source); 4] = [
 /// Closed files of the inputs by hour.
 pub(crate) struct Files {
     files: BTreeMap<Timestamp, Vec<(Source, &'static str, ClosedFile)>>,
+    /// The first hour that has its inputs, where retention has removed earlier ones: what was handed on to it is gone.
+    frozen: Option<Timestamp>,
     /// Content hashes of files that the job does not write, as they were when it first asked.
-    hashes: RefCell<BTreeMap<PathBuf, String>>,
+    hashes: RefCell<BTreeMap<Place, String>>,
 }
 
 impl Files {
     /// Lists the closed files of `lake`.
     pub(crate) fn list(lake: &Lake) -> Result<Self, LakeError> {
+        let frozen = lake.raw_from()?;
         let mut files: BTreeMap<Timestamp, Vec<(Source, &'static str, ClosedFile)>> = BTreeMap::new();
         for (name, source) in INPUTS {
             for file in lake.closed_files(tables::get(name), None)? {
+                // What retention was stopped at before it was done.
+                if frozen.is_some_and(|from| file.key.hour < from) {
+                    continue;
+                }
                 files.entry(file.key.hour).or_default().push((source, name, file));
             }
         }
-        Ok(Self { files, hashes: RefCell::default() })
+        Ok(Self { files, frozen, hashes: RefCell::default() })
     }
 
     /// Hours with any input, in order.
@@ -42,9 +49,14 @@ impl Files {
         self.files.keys().copied()
     }
 
-    /// Whether the raw rows of an hour are still in the lake.
+    /// Whether the raw rows of an hour are still in the lake, and what was handed on to it.
     pub(crate) fn has(&self, hour: Timestamp) -> bool {
-        self.files.contains_key(&hour)
+        self.files.contains_key(&hour) && !self.is_frozen(hour)
+    }
+
+    /// Whether the hour's rows stand as they are, for what they were made from is not all there.
+    pub(crate) fn is_frozen(&self, hour: Timestamp) -> bool {
+        self.frozen == Some(hour)
     }
 
     /// The last hour with any input before `hour`: the one that hands on to it.
@@ -83,20 +95,19 @@ impl Files {
         for part in reach.intervals.iter().chain(&reach.instants) {
             let carried = part.table.name == CARRIED;
             let hash = if carried { read::footer(&part.path)?.content_hash } else { self.hash(&part.path)? };
-            let place = part.path.strip_prefix(lake.root()).unwrap_or(&part.path);
             // Which hour handed on is of no matter, only what.
-            let place = if carried { CARRIED.into() } else { place.to_string_lossy() };
+            let place = if carried { CARRIED } else { part.path.key() };
             digest.update(format!("\n{place} {hash}"));
         }
         Ok(lake::encode::hex(&digest.finalize()))
     }
 
-    fn hash(&self, path: &Path) -> Result<String, LakeError> {
+    fn hash(&self, path: &Place) -> Result<String, LakeError> {
         if let Some(hash) = self.hashes.borrow().get(path) {
             return Ok(hash.clone());
         }
         let hash = read::footer(path)?.content_hash;
-        self.hashes.borrow_mut().insert(path.to_owned(), hash.clone());
+        self.hashes.borrow_mut().insert(path.clone(), hash.clone());
         Ok(hash)
     }
 }
@@ -104,6 +115,7 @@ impl Files {
 /// What an hour handed on, where it was done.
 fn carried_file(lake: &Lake, hour: Timestamp) -> Option<Part> {
     let table = tables::get(CARRIED);
-    let path = lake.root().join(ClosedKey { hour, shard: 0 }.path(table));
-    path.exists().then_some(Part { source: Source::Allocations, table, path })
+    let path = lake.place(&ClosedKey { hour, shard: 0 }.path(table));
+    // What cannot be looked at is complained about when it is read.
+    path.exists().unwrap_or(true).then_some(Part { source: Source::Allocations, table, path })
 }

@@ -129,7 +129,7 @@ fn damaged_files_in_the_lake_are_named() {
     succeeds(&["demo", "--fleet", &tree_text("kwok-fleet/fleets/small.yaml"), "--hours", "1", "--keep", &lake]);
     let opened = lake::Lake::open(std::path::Path::new(&lake)).unwrap();
     for table in ["gpu_hours", "gpu_samples"] {
-        let path = opened.closed_files(schemas::tables::get(table), None).unwrap().remove(0).path;
+        let path = opened.closed_files(schemas::tables::get(table), None).unwrap().remove(0).path.path().unwrap();
         let whole = fs::read(&path).unwrap();
         for damage in [&whole[..whole.len() / 2], &b"PAR1"[..], &[]] {
             fs::write(&path, damage).unwrap();
@@ -145,7 +145,7 @@ fn damaged_files_in_the_lake_are_named() {
         fs::write(&path, &whole).unwrap();
     }
     // Hour rows can be made anew from what they were made from.
-    let path = opened.closed_files(schemas::tables::get("gpu_hours"), None).unwrap().remove(0).path;
+    let path = opened.closed_files(schemas::tables::get("gpu_hours"), None).unwrap().remove(0).path.path().unwrap();
     fs::write(&path, b"PAR1").unwrap();
     let again = succeeds(&["hours", "--lake", &lake]);
     assert!(again.starts_with("1 hours computed"), "{again}");

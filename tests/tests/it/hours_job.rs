@@ -72,7 +72,7 @@ fn hour_by_hour_is_what_everything_at_once_says() {
 fn hours_that_are_not_closed_are_answered_as_they_will_be_when_they_are() {
     let folder = tempfile::tempdir().unwrap();
     let lake = demo(folder.path(), "4", "78");
-    let root = lake.root().to_str().unwrap().to_owned();
+    let root = lake.location().to_str().unwrap().to_owned();
     let from = lake.watermark().unwrap().unwrap().from;
     let open = from.plus_ms(2 * HOUR_MS);
     let columns = "hour_start, g.cluster, node, device, kind, reason, pod_uid, ms, sm_utilized_ms, sm_stranded_ms, energy_mj, fb_used_mib_ms";
@@ -133,7 +133,7 @@ fn a_late_row_does_again_the_hours_that_it_changes_and_no_others() {
     let files = |root: &str| -> BTreeMap<String, Vec<u8>> {
         let lake = Lake::open(Path::new(root)).unwrap();
         let files = lake.closed_files(tables::get("gpu_hours"), None).unwrap();
-        files.iter().map(|file| (file.key.hour.to_string(), fs::read(&file.path).unwrap())).collect()
+        files.iter().map(|file| (file.key.hour.to_string(), fs::read(file.path.path().unwrap()).unwrap())).collect()
     };
     let before = files(&root);
     // Another pod took GPU-1 at 02:00, and was gone at 02:20: it cuts `a` for good.
@@ -169,7 +169,7 @@ fn a_late_row_does_again_the_hours_that_it_changes_and_no_others() {
 fn a_zone_off_the_full_hour_is_computed_anew_and_refused_where_it_cannot_be() {
     let folder = tempfile::tempdir().unwrap();
     let lake = demo(folder.path(), "3", "79");
-    let root = lake.root().to_str().unwrap().to_owned();
+    let root = lake.location().to_str().unwrap().to_owned();
     let by = |zone: &str| {
         let text = succeeds(&["report", "--lake", &root, "--by", "hour", "--tz", zone, "--format", "csv"]);
         let sum = |place: usize| {
@@ -186,7 +186,7 @@ fn a_zone_off_the_full_hour_is_computed_anew_and_refused_where_it_cannot_be() {
     assert!(ran.message.contains("time zone `Asia/Calcuta` is not known"), "{}", ran.message);
     // Raw rows past their retention: hour rows stand, and cannot be cut.
     for table in ["gpu_samples", "scrapes", "allocations", "nodes"] {
-        fs::remove_dir_all(lake.root().join(table)).unwrap();
+        fs::remove_dir_all(lake.location().join(table)).unwrap();
     }
     assert_eq!(by("UTC"), utc, "whole hours need no raw rows");
     let ran = strandline(&[
@@ -216,7 +216,7 @@ fn a_zone_off_the_full_hour_is_computed_anew_and_refused_where_it_cannot_be() {
 fn the_largest_groups_stand_first_and_little_seen_ones_say_little() {
     let folder = tempfile::tempdir().unwrap();
     let lake = demo(folder.path(), "2", "80");
-    let root = lake.root().to_str().unwrap().to_owned();
+    let root = lake.location().to_str().unwrap().to_owned();
     let json = |extra: &[&str]| -> Vec<serde_json::Value> {
         let line = [&["report", "--lake", &root, "--by", "pod", "--format", "json"], extra].concat();
         succeeds(&line).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -247,7 +247,7 @@ fn the_largest_groups_stand_first_and_little_seen_ones_say_little() {
 fn why_names_the_holding_the_samples_and_the_sums() {
     let folder = tempfile::tempdir().unwrap();
     let lake = demo(folder.path(), "2", "81");
-    let root = lake.root().to_str().unwrap().to_owned();
+    let root = lake.location().to_str().unwrap().to_owned();
     let row = succeeds(&[
         "sql",
         "--lake",
@@ -283,7 +283,7 @@ fn why_names_the_holding_the_samples_and_the_sums() {
 fn money_beside_hours_sums_to_the_bill() {
     let folder = tempfile::tempdir().unwrap();
     let lake = demo(folder.path(), "2", "82");
-    let root = lake.root().to_str().unwrap().to_owned();
+    let root = lake.location().to_str().unwrap().to_owned();
     let card = folder.path().join("rates.yaml");
     fs::write(
         &card,
@@ -347,7 +347,7 @@ fn money_beside_hours_sums_to_the_bill() {
 fn what_is_not_computed_or_in_the_wrong_place_is_said() {
     let folder = tempfile::tempdir().unwrap();
     let lake = demo(folder.path(), "3", "85");
-    let root = lake.root().to_str().unwrap().to_owned();
+    let root = lake.location().to_str().unwrap().to_owned();
     let second = ClosedKey { hour: lake.watermark().unwrap().unwrap().from.plus_ms(HOUR_MS), shard: 0 };
     let check = || strandline(&["check", "--lake", &root]);
     let whole = succeeds(&["report", "--lake", &root]);
@@ -367,7 +367,7 @@ fn what_is_not_computed_or_in_the_wrong_place_is_said() {
     assert_eq!(succeeds(&["report", "--lake", &root]), whole);
     // A second file beside its rows, or one of another table in their place: done again, and whole again.
     let of = |table: &str, shard: u32| {
-        lake.root().join(ClosedKey { shard, ..second }.path(tables::all().iter().find(|t| t.name == table).unwrap()))
+        lake.location().join(ClosedKey { shard, ..second }.path(tables::all().iter().find(|t| t.name == table).unwrap()))
     };
     fs::copy(of("gpu_hours", 0), of("gpu_hours", 1)).unwrap();
     assert!(hours().starts_with("1 hours computed, 2 unchanged"));
@@ -377,7 +377,7 @@ fn what_is_not_computed_or_in_the_wrong_place_is_said() {
     assert_eq!(check().code, 0, "{}", check().out);
     // Rows of one hour in the folder of another.
     let first = ClosedKey { hour: second.hour.plus_ms(-HOUR_MS), shard: 0 };
-    fs::copy(lake.root().join(first.path(tables::get("scrapes"))), of("scrapes", 0)).unwrap();
+    fs::copy(lake.location().join(first.path(tables::get("scrapes"))), of("scrapes", 0)).unwrap();
     let ran = check();
     assert!(ran.code == 1 && ran.out.contains("which is not its folder's hour"), "{}", ran.out);
 }
@@ -398,7 +398,7 @@ fn long_statements_are_answered_or_refused() {
 fn a_lake_with_faults_fails_its_proofs_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let lake = demo(folder.path(), "2", "83");
-    let root = lake.root().to_str().unwrap().to_owned();
+    let root = lake.location().to_str().unwrap().to_owned();
     let check = |extra: &[&str]| strandline(&[&["check", "--lake", &root], extra].concat());
     let whole = check(&[]);
     for proof in ["closes: ", "schema: holds: ", "offsets: holds: ", "costs: nothing to prove: ", "truth: holds: "] {
@@ -410,11 +410,11 @@ fn a_lake_with_faults_fails_its_proofs_by_name() {
         .iter()
         .find(|file| hot.iter().any(|next| next.key.partition == file.key.partition && next.key.start > file.key.start));
     if let Some(file) = first {
-        let bytes = fs::read(&file.path).unwrap();
-        fs::remove_file(&file.path).unwrap();
+        let bytes = fs::read(file.path.path().unwrap()).unwrap();
+        fs::remove_file(file.path.path().unwrap()).unwrap();
         let ran = check(&["--offsets"]);
         assert!(ran.code == 1 && ran.out.starts_with("offsets: FAILS: "), "{}", ran.out);
-        fs::write(&file.path, bytes).unwrap();
+        fs::write(file.path.path().unwrap(), bytes).unwrap();
     }
     assert_eq!(check(&["--offsets"]).code, 0);
     // A closed hour that was made without a file of the log.
@@ -422,18 +422,18 @@ fn a_lake_with_faults_fails_its_proofs_by_name() {
     let closed = lake.closed_files(samples, None).unwrap();
     let (key, rows) = (closed[0].key, read::rows(samples, &closed[0].path, None).unwrap());
     let footer = lake::Footer { inputs: Some("{}".into()), ..lake::Footer::default() };
-    let before = fs::read(&closed[0].path).unwrap();
+    let before = fs::read(closed[0].path.path().unwrap()).unwrap();
     lake.publish_closed(samples, key, &rows, footer).unwrap();
     let ran = check(&["--offsets"]);
     assert!(ran.code == 1 && ran.out.contains("of gpu_samples lacks the rows of offset"), "{}", ran.out);
-    fs::write(&closed[0].path, before).unwrap();
+    fs::write(closed[0].path.path().unwrap(), before).unwrap();
     // A table of a later row layout is refused by name, wherever it is read.
-    let newer = fs::read(&closed[0].path).unwrap();
+    let newer = fs::read(closed[0].path.path().unwrap()).unwrap();
     let place = newer.windows(25).position(|w| w == b"strandline.schema_version").unwrap();
     let mut bytes = newer.clone();
     let digit = (place + 25..place + 32).find(|i| bytes[*i] == b'1').unwrap();
     bytes[digit] = b'9';
-    fs::write(&closed[0].path, bytes).unwrap();
+    fs::write(closed[0].path.path().unwrap(), bytes).unwrap();
     for command in [&["check", "--lake", &root][..], &["hours", "--lake", &root, "--force"]] {
         let ran = strandline(command);
         assert!(
@@ -442,7 +442,7 @@ fn a_lake_with_faults_fails_its_proofs_by_name() {
             ran.message
         );
     }
-    fs::write(&closed[0].path, newer).unwrap();
+    fs::write(closed[0].path.path().unwrap(), newer).unwrap();
     // Another account of a pod than the truth's.
     let hours = tables::get("gpu_hours");
     let file = lake.closed_files(hours, None).unwrap().remove(0);
@@ -457,7 +457,7 @@ fn a_lake_with_faults_fails_its_proofs_by_name() {
 fn days_that_a_lake_lacks_are_no_hours_and_the_rest_closes() {
     let folder = tempfile::tempdir().unwrap();
     let lake = demo(folder.path(), "3", "84");
-    let root = lake.root().to_str().unwrap().to_owned();
+    let root = lake.location().to_str().unwrap().to_owned();
     let whole = succeeds(&["report", "--lake", &root, "--by", "hour", "--format", "csv"]);
     for table in tables::all() {
         let middle = ClosedKey { hour: lake.watermark().unwrap().unwrap().from.plus_ms(HOUR_MS), shard: 0 };

@@ -179,7 +179,7 @@ fn done(ran: &Ran) -> &str {
 
 fn costs(example: &Example) -> Vec<std::path::PathBuf> {
     let lake = lake::Lake::open(Path::new(&example.lake())).unwrap();
-    lake.closed_files(schemas::tables::get("costs"), None).unwrap().into_iter().map(|file| file.path).collect()
+    lake.closed_files(schemas::tables::get("costs"), None).unwrap().into_iter().map(|file| file.path.path().unwrap()).collect()
 }
 
 #[test]

@@ -75,7 +75,8 @@ pub async fn run(plan: Plan, lake: &Lake) -> Result<Counts, Failure> {
 
     let names = [publish::SAMPLES, publish::ALLOCATIONS, publish::NODES];
     let topics = names.map(|name| TopicSpec { name, partitions: PARTITIONS });
-    let log = Log::open(&lake.root().join("_log"), &topics, local::Options::default()).map_err(Failure::failed)?;
+    let log = Log::open(&lake.folder("a demo").map_err(Failure::failed)?.join("_log"), &topics, local::Options::default())
+        .map_err(Failure::failed)?;
     let topic = |name: &str| log.topic(name).map(|topic| topic as Arc<dyn Topic>).map_err(Failure::failed);
     let topics =
         Topics { samples: topic(publish::SAMPLES)?, allocations: topic(publish::ALLOCATIONS)?, nodes: topic(publish::NODES)? };

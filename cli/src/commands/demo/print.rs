@@ -93,7 +93,7 @@ pub fn against_truth(comparison: &Comparison) -> String {
 }
 
 fn next(lake: &Lake, program: &str) -> String {
-    let root = lake.root().display();
+    let root = lake.location().display();
     format!(
         "
 the lake is {root}; try next:

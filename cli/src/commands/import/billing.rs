@@ -58,7 +58,7 @@ pub struct RestartsOptions {
 struct Common {
     /// The table
     file: PathBuf,
-    /// Folder of the lake; made if it is not there
+    /// The lake: a folder, or s3://BUCKET/PREFIX; made if it is not there
     #[arg(long, env = "STRANDLINE_LAKE", value_name = "DIR")]
     lake: PathBuf,
     /// What times in seconds count from
