@@ -43,8 +43,9 @@ fn main() {
     let (mut bytes, mut readings) = (BTreeMap::<String, i64>::new(), BTreeMap::<&str, u64>::new());
     let files = lake.closed_files(table, None).expect("files");
     for file in &files {
-        whole += std::fs::metadata(&file.path).expect("a file").len();
-        column_bytes(&file.path, &mut bytes);
+        let path = file.path.path().expect("a lake in a folder");
+        whole += size(&path);
+        column_bytes(&path, &mut bytes);
         for batch in read::rows(table, &file.path, None).expect("rows") {
             rows += batch.num_rows();
             write_readings(table, &batch, &mut out, &mut readings);

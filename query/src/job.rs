@@ -175,9 +175,10 @@ fn publish(
         writer_epoch: LEDGER_VERSION.into(),
         ..Footer::default()
     };
-    let path = lake.publish_closed(table, key, &[rows], footer)?;
-    for shard in other_shards(&path)? {
-        lake.remove_closed(table, ClosedKey { hour, shard })?;
+    lake.publish_closed(table, key, &[rows], footer)?;
+    let whole = Window::new(hour, hour.plus_ms(HOUR_MS)).ok();
+    for other in lake.closed_files(table, whole)?.into_iter().filter(|file| file.key.hour == hour && file.key.shard != 0) {
+        lake.remove_closed(table, other.key)?;
     }
     Ok(count)
 }
