@@ -209,7 +209,7 @@ async fn an_agent_lives_by_a_real_api_server() {
     wire.cut();
     let agent = Agent::start(dir.path(), &how);
     agent.becomes(failures, |n| n >= 1.0).await;
-    assert_eq!(agent.value("strandline_ingest_targets").await, Some(0.0));
+    agent.becomes("strandline_ingest_targets", |n| n == 0.0).await;
     wire.mend();
     agent.becomes("strandline_ingest_targets", |n| n == 1.0).await;
     agent.rounds_go_on().await;
