@@ -45,6 +45,8 @@ pub struct Options {
     pub reach_back: bool,
     /// Rows of hot files held in memory at one time. Default 1,000,000.
     pub budget_rows: usize,
+    /// Longest wait for another process that closes hours. Default 60 s.
+    pub wait: Duration,
     /// How long hot files are kept whose rows are all in closed hours; never less than `late_limit` and two hours. None: for
     /// ever, the default.
     pub hot_retention_ms: Option<i64>,
@@ -61,6 +63,7 @@ impl Default for Options {
             budget_rows: 1_000_000,
             max_hours: 24 * 400,
             reach_back: false,
+            wait: Duration::from_secs(60),
             hot_retention_ms: None,
             closed_retention_ms: None,
         }
@@ -167,8 +170,6 @@ const SAMPLES: [&str; 4] = ["gpu_samples", "extra_samples", "scrapes", "rejects"
 /// Tables whose rows are intervals.
 const INTERVALS: [&str; 3] = ["allocations", "demand", "nodes"];
 
-/// Longest wait for another process.
-const WAIT: Duration = Duration::from_secs(60);
 /// Time between two questions whether it is done: the first, and the longest.
 const ASK_FIRST: Duration = Duration::from_millis(20);
 const ASK_EVERY: Duration = Duration::from_secs(1);
@@ -257,8 +258,8 @@ impl Closer {
             let turn = self.lake.try_turn("closing", &self.epoch).map_err(|e| CloseError::Turn(Box::new(e)))?;
             match turn {
                 Some(turn) => return Ok(turn),
-                None if began.elapsed() < WAIT => std::thread::sleep(ASK_EVERY.min(began.elapsed().max(ASK_FIRST))),
-                None => return Err(CloseError::Busy { lake: self.lake.location().to_owned(), wait: WAIT }),
+                None if began.elapsed() < self.options.wait => std::thread::sleep(ASK_EVERY.min(began.elapsed().max(ASK_FIRST))),
+                None => return Err(CloseError::Busy { lake: self.lake.location().to_owned(), wait: began.elapsed() }),
             }
         }
     }

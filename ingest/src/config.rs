@@ -612,6 +612,8 @@ impl SinkConfig {
                         .to_owned(),
             });
         }
+        // It tries again every minute, and reads the log meanwhile.
+        close.wait = Duration::from_secs(1);
         close.hot_retention_ms = Some(hot);
         close.closed_retention_ms = closed;
         let listen = args.listen.or(file.listen).unwrap_or_else(|| "127.0.0.1:9402".to_owned());

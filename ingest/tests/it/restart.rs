@@ -2,7 +2,7 @@
 
 use crate::path::round;
 use ingest::publish::SAMPLES;
-use ingest::sink::{self, Sink};
+use ingest::sink::{self, Sink, SinkError};
 use ingest::transport::Topic;
 use ingest::transport::local::{self, Log, TopicSpec};
 use lake::{HotKey, Lake};
@@ -42,4 +42,24 @@ fn a_restart_opens_the_newest_file_of_each_partition_and_no_other() {
     topic.produce(&(0..200).map(|node| round(&format!("n{node}"), 9, 9)).collect::<Vec<_>>()).unwrap();
     let report = sink.flush(now).unwrap();
     assert_eq!((report.records, report.unread(), report.flushes.len()), (200, 0, PARTITIONS as usize));
+}
+
+#[test]
+fn an_operators_word_on_a_new_topic_is_remembered_before_it_has_a_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let lake = Lake::create(&dir.path().join("lake")).unwrap();
+    let spec = TopicSpec { name: SAMPLES, partitions: 1 };
+    let log = |name: &str| Log::open(&dir.path().join(name), &[spec], local::Options::default()).unwrap().topic(SAMPLES).unwrap();
+    let open = |topic: &Arc<local::LocalTopic>, accept_new_topic| {
+        let options = sink::Options { accept_new_topic, ..sink::Options::default() };
+        Sink::open(lake.clone(), vec![topic.clone() as Arc<dyn Topic>], options)
+    };
+    let (old, new, newer) = (log("old"), log("new"), log("newer"));
+    old.produce(&[round("n", 1, 0)]).unwrap();
+    open(&old, false).unwrap().flush(Timestamp::from_ms(1_772_445_600_000)).unwrap();
+    assert!(matches!(open(&new, false), Err(SinkError::Recreated { .. })));
+    open(&new, true).unwrap();
+    open(&new, false).unwrap();
+    // It was said of that one only.
+    assert!(matches!(open(&newer, false), Err(SinkError::Recreated { .. })));
 }

@@ -73,7 +73,7 @@ fn draw(random: &mut u64, below: u64) -> u64 {
     (*random >> 33) % below.max(1)
 }
 
-/// A day and a half of a node with pods that come, stay over many hours and go; told again every hour, late now and then, and
+/// A day of a node with pods that come, stay over many hours and go; told again every hour, late now and then, and
 /// hours that nobody closes. One lake keeps everything, in the other files go, and its closer is killed at any step of that.
 fn run(seed: u64) {
     let random = &mut seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -85,7 +85,7 @@ fn run(seed: u64) {
     let mut retainer = Closer::new(retains.clone(), options());
     let mut pods: Vec<(String, i64, Option<i64>)> = Vec::new();
     let (mut sequence, mut removed, mut stopped) = (0, 0, 0);
-    for hour in 0..36_i64 {
+    for hour in 0..24_i64 {
         let from = hour * H;
         for minute in 0..3 {
             sequence += 1;
@@ -118,7 +118,7 @@ fn run(seed: u64) {
             sink.flush(now).unwrap();
         }
         // For a while nobody closes hours.
-        if (14..20).contains(&hour) {
+        if (10..15).contains(&hour) {
             let before = hot(&retains);
             assert_eq!(before, hot(&keeps) - removed, "seed {seed}: nothing goes that nobody closed");
             continue;
@@ -148,19 +148,23 @@ fn run(seed: u64) {
             retainer = Closer::new(retains.clone(), options());
         }
         removed = hot(&keeps) - hot(&retains);
+        // All rows of all hours, so not after every hour.
+        if hour % 6 != 5 {
+            continue;
+        }
         for table in ["gpu_samples", "scrapes", "rejects", "allocations", "nodes", "demand"] {
             assert_eq!(rows(&retains, table), rows(&keeps, table), "seed {seed}, hour {hour}, {table}");
         }
     }
-    assert!(stopped > 0 && removed > 60, "seed {seed}: {stopped} {removed}");
-    assert!(hot(&retains) < 80, "seed {seed}: {} files stay", hot(&retains));
+    assert!(stopped > 0 && removed > 30, "seed {seed}: {stopped} {removed}");
+    assert!(hot(&retains) < 50, "seed {seed}: {} files stay", hot(&retains));
     let (tiles, whole) = (retains.tiles().unwrap(), keeps.tiles().unwrap());
     assert_eq!((tiles.offsets + tiles.removed, whole.removed), (whole.offsets, 0), "seed {seed}");
 }
 
 #[test]
 fn killed_at_any_step_retention_removes_nothing_that_was_not_closed_and_hours_close_as_without_it() {
-    let seeds = if std::env::var_os("STRANDLINE_FULL").is_some() { 200 } else { 6 };
+    let seeds = if std::env::var_os("STRANDLINE_FULL").is_some() { 100 } else { 3 };
     for seed in 1..=seeds {
         println!("seed {seed}");
         run(seed);
