@@ -16,6 +16,7 @@
 pub mod encode;
 pub mod footer;
 pub mod list;
+mod order;
 pub mod path;
 pub mod publish;
 pub mod read;
