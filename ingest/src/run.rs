@@ -322,7 +322,7 @@ impl Taker {
                     });
                     (name, connect)
                 };
-                Spool::open(spool_dir, TOPICS.map(connect).into_iter().collect(), *spool).map(Taker::Spool)
+                Spool::open(spool_dir, TOPICS.map(connect).into_iter().collect(), *spool)?.start().map(Taker::Spool)
             }
         }
     }

@@ -220,6 +220,7 @@ pub struct Flush {
 }
 
 type Hook = Box<dyn FnMut(Step) -> ControlFlow<()> + Send>;
+type WriteHook = Box<dyn FnMut(&HotKey, &'static Table) -> Result<(), LakeError> + Send>;
 
 /// Writes topics into a lake.
 pub struct Sink {
@@ -229,7 +230,8 @@ pub struct Sink {
     topics: Vec<Arc<dyn Topic>>,
     parts: Vec<Part>,
     hook: Option<Hook>,
-    /// Messages that were skipped as told, and are in no report yet.
+    write_hook: Option<WriteHook>,
+    /// Messages that an interval was completed without, as told, and that are in no report yet.
     skipped: u64,
 }
 
@@ -246,6 +248,8 @@ struct Part {
     buffer: Option<Buffer>,
     /// Time of the last message read.
     last_at_ms: Option<i64>,
+    /// Messages from `pos` to `next` were skipped as told, and no buffer says so yet.
+    skipped: bool,
 }
 
 struct Buffer {
@@ -260,7 +264,8 @@ impl Sink {
     /// incomplete.
     pub fn open(lake: Lake, topics: Vec<Arc<dyn Topic>>, options: Options) -> Result<Sink, SinkError> {
         let epoch = format!("{:016x}", RandomState::new().hash_one(std::process::id()));
-        let mut sink = Sink { lake, options, epoch, topics: Vec::new(), parts: Vec::new(), hook: None, skipped: 0 };
+        let mut sink =
+            Sink { lake, options, epoch, topics: Vec::new(), parts: Vec::new(), hook: None, write_hook: None, skipped: 0 };
         for topic in topics {
             let kind = kind_of(&*topic)?;
             sink.check_id(&*topic, kind)?;
@@ -288,6 +293,7 @@ impl Sink {
                     next: 0,
                     buffer: None,
                     last_at_ms: None,
+                    skipped: false,
                     topic: topic.clone(),
                 });
                 if let Err(error) = self.take_up(self.parts.len() - 1) {
@@ -331,6 +337,11 @@ impl Sink {
     /// Calls `hook` at every step; where it breaks, the sink stops there as if it had died.
     pub fn on_step(&mut self, hook: impl FnMut(Step) -> ControlFlow<()> + Send + 'static) {
         self.hook = Some(Box::new(hook));
+    }
+
+    /// Calls `hook` before every file that is published; its error is the lake's. So a test fills the disk.
+    pub fn on_write(&mut self, hook: impl FnMut(&HotKey, &'static Table) -> Result<(), LakeError> + Send + 'static) {
+        self.write_hook = Some(Box::new(hook));
     }
 
     /// Reads all that is taken, and publishes what is due at `now`.
@@ -421,11 +432,12 @@ impl Sink {
         let mut pos = 0;
         if let Some((file, footer)) = head {
             let end = footer.end.ok_or_else(|| SinkError::Torn { path: file.path.display().to_string() })?;
-            self.complete(index, file.key.start, end, footer.tables.as_deref().unwrap_or_default())?;
+            self.complete(index, file.key.start, end, &footer)?;
             pos = end + 1;
         }
         let part = &mut self.parts[index];
         part.buffer = None;
+        part.skipped = false;
         part.pos = pos;
         part.next = pos;
         let bounds = part.topic.bounds(part.partition).map_err(SinkError::Log)?;
@@ -437,17 +449,20 @@ impl Sink {
             if !self.options.skip_lost {
                 return Err(SinkError::Lost { topic, partition, start: bounds.start, pos });
             }
-            self.skip(index, bounds.start)?;
+            tracing::error!(topic, partition, from = pos, to = bounds.start, "skipping lost messages as told");
+            part.next = bounds.start;
+            part.skipped = true;
         }
         Ok(())
     }
 
     /// Publishes the files that a fixed interval lacks.
-    fn complete(&mut self, index: usize, start: u64, end: u64, tables: &str) -> Result<(), SinkError> {
+    fn complete(&mut self, index: usize, start: u64, end: u64, fixed: &Footer) -> Result<(), SinkError> {
+        let tables = fixed.tables.as_deref().unwrap_or_default();
         let part = &self.parts[index];
         let mut missing: Vec<&'static Table> = Vec::new();
         for &table in part.kind.tables()[1..].iter().filter(|table| tables.split(',').any(|name| name == table.name)) {
-            if !self.lake.place(&self.key(index, start).path(table)).exists().map_err(SinkError::Lake)? {
+            if !self.is_there(index, start, table)? {
                 missing.push(table);
             }
         }
@@ -463,11 +478,23 @@ impl Sink {
         );
         let mut batch = Batch::new(part.kind, part.topic.name(), part.partition);
         let mut next = start;
+        let mut skipped = 0;
         while next <= end {
             let bounds = part.topic.bounds(part.partition).map_err(SinkError::Log)?;
             let (topic, partition) = (part.topic.name().to_owned(), part.partition);
             if bounds.start > next {
-                return Err(SinkError::Lost { topic, partition, start: bounds.start, pos: next });
+                if !self.options.skip_lost {
+                    return Err(SinkError::Lost { topic, partition, start: bounds.start, pos: next });
+                }
+                // The first table has their rows already; the others do without.
+                let count = bounds.start.min(end + 1) - next;
+                tracing::error!(topic, partition, from = next, count, "completing an interval without lost messages, as told");
+                let after = part.topic.fetch(partition, bounds.start, 1).map_err(SinkError::Log)?;
+                let at_ms = fixed.max_at.map(Timestamp::ms).or_else(|| after.messages.first().map(|m| m.at_ms));
+                batch.lost(next, count, at_ms);
+                skipped += count;
+                next += count;
+                continue;
             }
             if bounds.end <= end {
                 return Err(SinkError::Backwards { topic, partition, end: bounds.end, pos: end + 1 });
@@ -482,36 +509,19 @@ impl Sink {
             next = fetched.next.max(next + 1);
         }
         let footer = self.footer(index, end, &batch);
-        let others = batch.finish().into_iter().skip(1).filter(|(table, _)| missing.iter().any(|m| m.name == table.name));
-        for (table, rows) in others.collect::<Vec<_>>() {
+        // What was skipped is a row of `rejects`, unless that file was published before anything was lost.
+        let rejects = skipped > 0 && !self.is_there(index, start, tables::get("rejects"))?;
+        let wanted = |table: &Table| missing.iter().any(|m| m.name == table.name) || rejects && table.name == "rejects";
+        let others: Vec<_> = batch.finish().into_iter().skip(1).filter(|(table, _)| wanted(table)).collect();
+        for (table, rows) in others {
             self.publish_other(index, start, end, table, &rows, &footer)?;
         }
+        self.skipped += skipped;
         Ok(())
     }
 
-    /// Goes on at `start`, with a file that says that nothing is known of what was before.
-    fn skip(&mut self, index: usize, start: u64) -> Result<(), SinkError> {
-        let part = &self.parts[index];
-        let (pos, lost) = (part.pos, start - part.pos);
-        tracing::error!(
-            topic = part.topic.name(),
-            partition = part.partition,
-            from = pos,
-            to = start,
-            "skipping lost messages as told"
-        );
-        let mut batch = Batch::new(part.kind, part.topic.name(), part.partition);
-        batch.lost(
-            pos,
-            lost,
-            part.topic.fetch(part.partition, start, 1).map_err(SinkError::Log)?.messages.first().map(|m| m.at_ms),
-        );
-        self.publish(index, start - 1, batch, &mut StepReport::default())?;
-        self.skipped += lost;
-        let part = &mut self.parts[index];
-        part.pos = start;
-        part.next = start;
-        Ok(())
+    fn is_there(&self, index: usize, start: u64, table: &Table) -> Result<bool, SinkError> {
+        self.lake.place(&self.key(index, start).path(table)).exists().map_err(SinkError::Lake)
     }
 
     /// Reads what is taken into the buffer, cutting whenever that is full.
@@ -529,6 +539,14 @@ impl Sink {
                 }
                 Err(error) => return Err(SinkError::Log(error)),
             };
+            // What was skipped as told is a row of the interval that begins with it.
+            if std::mem::take(&mut part.skipped) {
+                let first_at_ms = fetched.messages.first().map(|m| m.at_ms).or(part.last_at_ms).unwrap_or_else(|| now.ms());
+                let mut batch = Batch::new(part.kind, part.topic.name(), part.partition);
+                batch.lost(part.pos, part.next - part.pos, Some(first_at_ms));
+                report.lost += part.next - part.pos;
+                part.buffer = Some(Buffer { batch, since: now, first_at_ms });
+            }
             if fetched.next <= part.next {
                 return Ok(());
             }
@@ -607,7 +625,7 @@ impl Sink {
         self.at(Step::BeforeFirst)?;
         let sorted = lake::encode::sorted(table, &[rows]).map_err(SinkError::Lake)?;
         let mut flush = Flush { rows: sorted.num_rows() as u64, bytes: 0, took: Duration::ZERO };
-        let published = self.lake.publish_hot(table, &key, &[sorted], footer.clone()).map_err(SinkError::Lake)?;
+        let published = self.write(table, &key, sorted, footer.clone())?;
         match published {
             Published::New | Published::AlreadyMine => {}
             Published::Taken => {
@@ -654,7 +672,7 @@ impl Sink {
         self.at(Step::BeforeOther(table.name))?;
         let key = self.key(index, start);
         let sorted = lake::encode::sorted(table, std::slice::from_ref(rows)).map_err(SinkError::Lake)?;
-        let published = self.lake.publish_hot(table, &key, &[sorted], footer.clone()).map_err(SinkError::Lake)?;
+        let published = self.write(table, &key, sorted, footer.clone())?;
         if published == Published::Taken {
             let place = self.lake.place(&key.path(table));
             let theirs = lake::read::footer(&place).map_err(SinkError::Lake)?;
@@ -663,6 +681,11 @@ impl Sink {
             }
         }
         self.at(Step::AfterOther(table.name))
+    }
+
+    fn write(&mut self, table: &'static Table, key: &HotKey, rows: RecordBatch, footer: Footer) -> Result<Published, SinkError> {
+        self.write_hook.as_mut().map_or(Ok(()), |hook| hook(key, table)).map_err(SinkError::Lake)?;
+        self.lake.publish_hot(table, key, &[rows], footer).map_err(SinkError::Lake)
     }
 
     fn key(&self, index: usize, start: u64) -> HotKey {

@@ -4,7 +4,10 @@
 //! byte-stream-split, text is dictionary-encoded plain UTF-8, zstd throughout, writer version 1, page index on. The Arrow
 //! schema is not embedded, so that readers see Parquet's own types and nothing of ours.
 
-use arrow::{array::RecordBatch, compute::concat_batches};
+use arrow::{
+    array::{Array, ArrayRef, RecordBatch, RecordBatchOptions},
+    compute::{SortColumn, SortOptions, concat_batches, lexsort_to_indices, take},
+};
 use parquet::{
     arrow::{ArrowWriter, arrow_writer::ArrowWriterOptions},
     basic::{Compression, Encoding, ZstdLevel},
@@ -21,7 +24,7 @@ use schemas::{
 };
 use sha2::{Digest, Sha256};
 
-use crate::{Footer, LakeError};
+use crate::{Footer, LakeError, order};
 
 /// Rows of one row group; enough for min/max pruning by device and time, little enough to buffer.
 const ROW_GROUP_ROWS: usize = 250_000;
@@ -52,17 +55,23 @@ pub fn file(table: &'static Table, batches: &[RecordBatch], footer: &mut Footer)
 pub fn sorted(table: &'static Table, batches: &[RecordBatch]) -> Result<RecordBatch, LakeError> {
     let wrong = |source: arrow::error::ArrowError| LakeError::Encode { table: table.name, source: ParquetError::from(source) };
     let all = concat_batches(&table.schema(), batches).map_err(wrong)?;
-    let keys: Vec<_> = table
-        .sort
-        .iter()
-        .filter_map(|name| table.index(name))
-        .map(|index| arrow::compute::SortColumn {
-            values: all.column(index).clone(),
-            options: Some(arrow::compute::SortOptions { descending: false, nulls_first: true }),
-        })
-        .collect();
-    let order = arrow::compute::lexsort_to_indices(&keys, None).map_err(wrong)?;
-    arrow::compute::take_record_batch(&all, &order).map_err(wrong)
+    let keys: Vec<ArrayRef> =
+        table.sort.iter().filter_map(|name| table.index(name)).map(|index| all.column(index).clone()).collect();
+    let order = match order::order(&keys) {
+        Some(order) => order,
+        None => {
+            let options = Some(SortOptions { descending: false, nulls_first: true });
+            let keys: Vec<_> = keys.into_iter().map(|values| SortColumn { values, options }).collect();
+            lexsort_to_indices(&keys, None).map_err(wrong)?
+        }
+    };
+    let in_order = |column: &ArrayRef| {
+        // Most columns of most files are empty: any order of nulls is the same.
+        if column.null_count() == column.len() { Ok(column.clone()) } else { take(column, &order, None) }
+    };
+    let columns = all.columns().iter().map(in_order).collect::<Result<_, _>>().map_err(wrong)?;
+    let options = RecordBatchOptions::new().with_row_count(Some(all.num_rows()));
+    RecordBatch::try_new_with_options(table.schema(), columns, &options).map_err(wrong)
 }
 
 fn times(table: &Table, batches: &[RecordBatch]) -> (Option<Timestamp>, Option<Timestamp>) {

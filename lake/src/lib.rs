@@ -18,6 +18,7 @@ mod accepted;
 pub mod encode;
 pub mod footer;
 pub mod list;
+mod order;
 pub mod path;
 pub mod publish;
 pub mod read;

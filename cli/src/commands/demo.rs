@@ -9,7 +9,7 @@
 //! No shortcut: pages are scraped over HTTP and parsed, devices are joined over the kubelets' sockets, messages are protobuf in
 //! a durable log, and the lake is what the sink made of them. Only time is virtual: a round begins when the last one is taken.
 
-mod fleet;
+pub mod fleet;
 mod print;
 
 use std::{
@@ -73,7 +73,8 @@ pub fn run(options: &Options, program: &str, out: &mut dyn Write) -> Result<(), 
     )
     .map_err(Failure::output)?;
     let runtime = runtime()?;
-    let counts = runtime.block_on(fleet::run(plan, &lake))?;
+    let topics = fleet::log(&lake)?;
+    let counts = runtime.block_on(fleet::run(plan, &lake, topics))?;
     let bar = progress::bar("hours");
     let summary = query::job::run(&lake, query::job::Options::default(), |done, all| {
         bar.set_length(all as u64);

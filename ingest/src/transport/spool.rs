@@ -94,21 +94,26 @@ pub struct SpooledTopic {
 }
 
 impl Spool {
-    /// Opens the spool in `dir`, whose topics forward to where `connect` says, and begins to forward what an earlier run left.
+    /// Opens the spool in `dir`, whose topics forward to where `connect` says, once [`Self::start`] or [`Self::forward`] is called.
     pub fn open(dir: &Path, topics: Vec<(&'static str, Connect)>, options: Options) -> Result<Spool, TransportError> {
         let counts = Arc::new(Counts::default());
-        let mut opened = Vec::new();
-        for (name, connect) in topics {
-            opened.push(Arc::new(SpooledTopic::open(dir, name, connect, options, counts.clone())?));
-        }
-        let stop = Arc::new(Stop::default());
-        let forwarder = {
-            let (topics, stop) = (opened.clone(), stop.clone());
-            std::thread::Builder::new().name("spool".to_owned()).spawn(move || forward_all(&topics, options, &stop))
-        };
-        let forwarder =
-            forwarder.map_err(|source| TransportError::Io { what: "start a thread for", path: dir.to_owned(), source })?;
-        Ok(Spool { topics: opened, counts, stop, forwarder: Some(forwarder) })
+        let open = |(name, connect)| SpooledTopic::open(dir, name, connect, options, counts.clone()).map(Arc::new);
+        let topics = topics.into_iter().map(open).collect::<Result<_, _>>()?;
+        Ok(Spool { topics, counts, stop: Arc::default(), forwarder: None })
+    }
+
+    /// Forwards from now on, by a thread that ends when this is dropped; first what an earlier run left.
+    pub fn start(mut self) -> Result<Self, TransportError> {
+        let (topics, stop) = (self.topics.clone(), self.stop.clone());
+        let thread = std::thread::Builder::new().name("spool".to_owned()).spawn(move || forward_all(&topics, &stop));
+        let no_thread = |source| TransportError::Io { what: "start a thread for", path: PathBuf::from("spool"), source };
+        self.forwarder = Some(thread.map_err(no_thread)?);
+        Ok(self)
+    }
+
+    /// Forwards one piece of each topic; returns whether there was any. Errors: that of the last topic that has one.
+    pub fn forward(&self) -> Result<bool, TransportError> {
+        forward(&self.topics).1
     }
 
     /// One of its topics.
@@ -169,8 +174,17 @@ impl SpooledTopic {
             },
         )?;
         let local = log.topic(name)?;
-        let mark = read_mark(&dir.join("forwarded"), local.bounds(0)?);
-        Ok(SpooledTopic { name, dir, options, connect, there: Mutex::new(None), log, local, mark: Mutex::new(mark), counts })
+        let bounds = local.bounds(0)?;
+        let told = read_mark(&dir.join("forwarded"));
+        let mark = told.unwrap_or(bounds.start).min(bounds.end);
+        let topic =
+            SpooledTopic { name, dir, options, connect, there: Mutex::new(None), log, local, mark: Mutex::new(mark), counts };
+        // What the limit took while an earlier run died is counted by this one.
+        topic.catch_up(&mut lock(&topic.mark), bounds.start)?;
+        if told.is_none() {
+            write_mark(&topic.dir.join("forwarded"), mark)?;
+        }
+        Ok(topic)
     }
 
     /// The topic behind the spool.
@@ -203,7 +217,7 @@ impl SpooledTopic {
     fn forward(&self) -> Result<bool, TransportError> {
         let mut mark = lock(&self.mark);
         let bounds = self.local.bounds(0)?;
-        self.catch_up(&mut mark, bounds.start);
+        self.catch_up(&mut mark, bounds.start)?;
         if *mark >= bounds.end {
             return Ok(false);
         }
@@ -213,7 +227,7 @@ impl SpooledTopic {
                 // Nothing behind the damage in its segment can be read. In the last segment a restart cuts it.
                 let Some(next) = self.local.next_segment(0, *mark)? else { return Err(error) };
                 tracing::error!(error = format!("{error:#}"), from = *mark, to = next, "messages of the spool are lost");
-                self.catch_up(&mut mark, next);
+                self.catch_up(&mut mark, next)?;
                 return Ok(true);
             }
             Err(error) => return Err(error),
@@ -253,13 +267,15 @@ impl SpooledTopic {
     }
 
     /// Counts what is gone before it was forwarded.
-    fn catch_up(&self, mark: &mut u64, start: u64) {
+    fn catch_up(&self, mark: &mut u64, start: u64) -> Result<(), TransportError> {
         if start > *mark {
             let dropped = start - *mark;
             tracing::error!(topic = self.name, dropped, "messages were dropped from the spool before Kafka had them");
             self.counts.dropped.fetch_add(dropped, Ordering::Relaxed);
             *mark = start;
+            write_mark(&self.dir.join("forwarded"), *mark)?;
         }
+        Ok(())
     }
 
     fn retain(&self, now_ms: i64) -> Result<(u64, u64), TransportError> {
@@ -268,7 +284,7 @@ impl SpooledTopic {
         // Not waited for: a forwarder that waits for Kafka holds it for seconds, and counts what is gone itself.
         let waiting = match self.mark.try_lock() {
             Ok(mut mark) => {
-                self.catch_up(&mut mark, bounds.start);
+                self.catch_up(&mut mark, bounds.start)?;
                 bounds.end - *mark
             }
             Err(_) => bounds.end - bounds.start,
@@ -298,7 +314,7 @@ impl Topic for SpooledTopic {
     fn produce(&self, records: &[Record]) -> Result<Vec<Position>, TransportError> {
         let mut mark = lock(&self.mark);
         let bounds = self.local.bounds(0)?;
-        self.catch_up(&mut mark, bounds.start);
+        self.catch_up(&mut mark, bounds.start)?;
         // What waits goes first.
         if *mark < bounds.end {
             return self.spool(records);
@@ -338,25 +354,35 @@ const PIECE: usize = 1 << 20;
 /// Time between two looks at an empty spool.
 const IDLE: Duration = Duration::from_millis(500);
 
-fn forward_all(topics: &[Arc<SpooledTopic>], options: Options, stop: &Stop) {
+/// See [`Spool::forward`]; with the place of the topic whose error it is.
+fn forward(topics: &[Arc<SpooledTopic>]) -> (usize, Result<bool, TransportError>) {
+    let mut result = (0, Ok(false));
+    for (place, topic) in topics.iter().enumerate() {
+        match (topic.forward(), &mut result.1) {
+            (Ok(some), Ok(any)) => *any |= some,
+            (Ok(_), Err(_)) => {}
+            (Err(error), _) => result = (place, Err(error)),
+        }
+    }
+    result
+}
+
+fn forward_all(topics: &[Arc<SpooledTopic>], stop: &Stop) {
+    let Some(options) = topics.first().map(|topic| topic.options) else { return };
     let mut wait = options.retry_first;
     while !stop.now.load(Ordering::SeqCst) {
-        let mut forwarded = false;
-        let mut failed = None;
-        for topic in topics {
-            match topic.forward() {
-                Ok(some) => forwarded |= some,
-                Err(error) => failed = Some((topic, error)),
-            }
-        }
-        let pause = match failed {
-            Some((topic, error)) => {
-                tracing::debug!(topic = topic.name, error = format!("{:#}", anyhow::Error::new(error)), "the spool waits");
+        let pause = match forward(topics) {
+            (place, Err(error)) => {
+                tracing::debug!(
+                    topic = topics[place].name,
+                    error = format!("{:#}", anyhow::Error::new(error)),
+                    "the spool waits"
+                );
                 let pause = wait;
-                wait = (wait * 2).min(topic.options.retry_most);
+                wait = (wait * 2).min(options.retry_most);
                 pause
             }
-            None => {
+            (_, Ok(forwarded)) => {
                 wait = options.retry_first;
                 if forwarded { Duration::ZERO } else { IDLE }
             }
@@ -368,11 +394,9 @@ fn forward_all(topics: &[Arc<SpooledTopic>], options: Options, stop: &Stop) {
     }
 }
 
-/// The mark; what is not there or not whole is as old as can be.
-fn read_mark(path: &Path, bounds: Bounds) -> u64 {
-    let text = fs::read_to_string(path).unwrap_or_default();
-    let mark = text.strip_suffix('\n').and_then(|text| text.parse().ok()).unwrap_or(bounds.start);
-    mark.clamp(bounds.start, bounds.end)
+/// The mark. None where it is not there, or not whole.
+fn read_mark(path: &Path) -> Option<u64> {
+    fs::read_to_string(path).ok()?.strip_suffix('\n')?.parse().ok()
 }
 
 fn write_mark(path: &Path, mark: u64) -> Result<(), TransportError> {

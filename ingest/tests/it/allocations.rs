@@ -1,7 +1,8 @@
 //! `allocations` against a real API server: watches, owners, claims, a lost watch (410 Gone), a change of leader, and rights.
 
+use crate::broker;
 use crate::cluster::{Cluster, PODS, Wire, pod, reference, until};
-use crate::kafka::{Broker, topics_of};
+use crate::kafka::topics_of;
 use crate::kill::{Process, wait_for};
 use attribution::pods::{Options, asks_for_devices};
 use attribution::watch::owners::{Owners, of_pod};
@@ -393,7 +394,7 @@ async fn a_cluster_is_told_over_a_real_kafka_and_the_process_ends_in_order() {
     let cluster = Cluster::start().await;
     cluster.furnish().await;
     let account = cluster.kubeconfig("strandline", "strandline-allocations", cluster.port).await;
-    let mut broker = tokio::task::block_in_place(Broker::plain);
+    let mut broker = tokio::task::block_in_place(|| broker::Cluster::plain(1));
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("allocations.yaml");
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -446,7 +447,7 @@ async fn a_cluster_is_told_over_a_real_kafka_and_the_process_ends_in_order() {
     assert!(get("/metrics").await.unwrap().contains(disagree));
 
     // While the broker is away, states wait.
-    broker.kill();
+    broker.kill_all();
     cluster.create(PODS, pod("web-2", 1, None, json!({}))).await;
     cluster.bind("web-2", "n1").await;
     tokio::time::sleep(Duration::from_millis(1500)).await;

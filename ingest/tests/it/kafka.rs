@@ -1,12 +1,19 @@
-//! A real Apache Kafka on loopback: the transport's promises, TLS and SASL, and `kill -9` of everything under load.
+//! A real Apache Kafka on loopback: the transport's promises, TLS and SASL, and below what happens to brokers, agents, sinks and
+//! topics while rounds flow.
 
+mod faults;
+mod group;
+mod lives;
+
+use crate::broker::{Cluster, Security, free_port};
 use crate::chaos::hot_offsets;
-use crate::kill::{Process, wait_for};
+use crate::kill::{Process, get, wait_for};
 use crate::path::{Exporter, closed, closer};
 use crate::transport::{Harness, conformance};
 use ingest::publish::{ALLOCATIONS, NODES, SAMPLES};
 use ingest::sink::{self, Sink};
-use ingest::transport::kafka::{Kafka, KafkaTopic, Options, Properties, Share};
+use ingest::transport::kafka::{Kafka, KafkaTopic, Options, Properties};
+use ingest::transport::local::{self, Log, TopicSpec};
 use ingest::transport::{Record, Topic, TransportError};
 use lake::Lake;
 use rdkafka::admin::{AdminClient, AdminOptions};
@@ -14,119 +21,159 @@ use rdkafka::client::DefaultClientContext;
 use schemas::Timestamp;
 use schemas::proto::{Message, ScrapeRound};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::fs;
+use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// One broker that is its own controller. It is killed by its own process id when this is dropped.
-pub struct Broker {
-    dir: tempfile::TempDir,
-    port: u16,
-    child: Option<Child>,
+/// A moment in the middle of an era, ten o'clock.
+const T0: i64 = 1_772_445_600_000;
+
+/// A client of `cluster`, with more properties.
+fn options(cluster: &Cluster, given: &[(&str, &str)]) -> Options {
+    let given = given.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+    let mut options = Options::new(Properties::new(&cluster.address(), given).unwrap());
+    options.replication = Some(cluster.len() as u16);
+    options
 }
 
-fn jars() -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let output = Command::new(root.join("x")).arg("kafka").output().unwrap();
-    assert!(output.status.success(), "./x kafka: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap().trim().into()
+/// The three topics, made where they are missing.
+fn topics(options: Options) -> Vec<Arc<KafkaTopic>> {
+    let kafka = Kafka::new(options).unwrap();
+    kafka.prepare(&[SAMPLES, ALLOCATIONS, NODES]).unwrap();
+    kafka.topics(&[SAMPLES, ALLOCATIONS, NODES]).unwrap()
 }
 
-fn java(class: &str) -> Command {
-    let mut command = Command::new("java");
-    command.args(["-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-cp"]);
-    command.arg(format!("{}/*", jars().display())).arg(class);
-    command
+/// The same with two partitions each.
+pub fn topics_of(cluster: &Cluster) -> Vec<Arc<KafkaTopic>> {
+    let mut options = options(cluster, &[]);
+    options.partitions = 2;
+    topics(options)
 }
 
-/// A port that was free a moment ago.
-fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+fn admin(cluster: &Cluster) -> AdminClient<DefaultClientContext> {
+    rdkafka::ClientConfig::new().set("bootstrap.servers", cluster.address()).create().unwrap()
 }
 
-impl Broker {
-    /// `security`: more lines of its configuration, `PROTOCOL` the one that clients speak.
-    pub fn start(protocol: &str, security: impl FnOnce(&Path) -> String) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let (port, inner, controller) = (free_port(), free_port(), free_port());
-        let mut text = format!(
-            "process.roles=broker,controller\nnode.id=1\ncontroller.quorum.voters=1@127.0.0.1:{controller}\n\
-             listeners=CLIENT://127.0.0.1:{port},INNER://127.0.0.1:{inner},CONTROLLER://127.0.0.1:{controller}\n\
-             advertised.listeners=CLIENT://127.0.0.1:{port},INNER://127.0.0.1:{inner}\n\
-             listener.security.protocol.map=CLIENT:{protocol},INNER:PLAINTEXT,CONTROLLER:PLAINTEXT\n\
-             controller.listener.names=CONTROLLER\ninter.broker.listener.name=INNER\nlog.dirs={}\n\
-             offsets.topic.replication.factor=1\noffsets.topic.num.partitions=1\ngroup.initial.rebalance.delay.ms=0\n\
-             auto.create.topics.enable=false\nnum.network.threads=2\nnum.io.threads=2\nlog.cleaner.enable=false\n",
-            dir.path().join("data").display()
-        );
-        text.push_str(&security(dir.path()));
-        fs::write(dir.path().join("server.properties"), text).unwrap();
-        let formatted = java("kafka.tools.StorageTool")
-            .args(["format", "-t", "c3RyYW5kbGluZS10ZXN0cw", "-c"])
-            .arg(dir.path().join("server.properties"))
-            .output()
-            .unwrap();
-        assert!(formatted.status.success(), "{}", String::from_utf8_lossy(&formatted.stderr));
-        let mut broker = Broker { dir, port, child: None };
-        broker.resume();
-        broker
-    }
+/// Waits for one of librdkafka's futures.
+fn wait<F: Future>(future: F) -> F::Output {
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+}
 
-    pub fn plain() -> Self {
-        Self::start("PLAINTEXT", |_| String::new())
-    }
+/// Deletes a topic, and waits until brokers have forgotten it.
+fn delete(cluster: &Cluster, name: &'static str) {
+    let deleted = wait(admin(cluster).delete_topics(&[name], &AdminOptions::new())).unwrap();
+    assert!(deleted.iter().all(Result::is_ok), "{deleted:?}");
+    let kafka = Kafka::new(options(cluster, &[])).unwrap();
+    wait_for("end of the topic", || matches!(kafka.topics(&[name]), Err(TransportError::NoTopic { .. })));
+}
 
-    /// Starts it again where it was.
-    pub fn resume(&mut self) {
-        let log = self.dir.path().join("broker.log");
-        let out = File::create(&log).unwrap();
-        let child =
-            java("kafka.Kafka").arg(self.dir.path().join("server.properties")).stdout(Stdio::null()).stderr(out).spawn().unwrap();
-        self.child = Some(child);
-        wait_for("Kafka", || {
-            let text = fs::read_to_string(&log).unwrap();
-            let ended = self.child.as_mut().unwrap().try_wait().unwrap();
-            assert!(ended.is_none(), "the broker ended: {text}");
-            text.contains("Kafka Server started")
-        });
-    }
-
-    /// `kill -9`.
-    pub fn kill(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            let _ = child.kill();
-            let _ = child.wait();
+/// Messages of a topic, with their partitions and offsets.
+fn messages(topic: &dyn Topic) -> Vec<(u32, u64, Vec<u8>)> {
+    let mut out = Vec::new();
+    for partition in 0..topic.partitions() {
+        let bounds = topic.bounds(partition).unwrap();
+        let mut next = bounds.start;
+        while next < bounds.end {
+            let fetched = topic.fetch(partition, next, 8 << 20).unwrap();
+            next = fetched.next;
+            out.extend(fetched.messages.into_iter().map(|m| (partition, m.offset, m.value)));
         }
     }
-
-    pub fn address(&self) -> String {
-        format!("127.0.0.1:{}", self.port)
-    }
-
-    fn options(&self, given: &[(&str, &str)]) -> Options {
-        let given = given.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-        let mut options = Options::new(Properties::new(&self.address(), given).unwrap());
-        options.replication = Some(1);
-        options
-    }
+    out
 }
 
-impl Drop for Broker {
-    fn drop(&mut self) {
-        self.kill();
+/// How many messages a topic has taken. None while its brokers do not say.
+fn taken(topic: &dyn Topic) -> Option<u64> {
+    (0..topic.partitions()).map(|partition| topic.bounds(partition).ok().map(|bounds| bounds.end)).sum()
+}
+
+/// Reads the rest into the lake, closes all hours, and proves that every offset is in the hot tree once, and every round that
+/// Kafka took in the closed tree once. Returns how many rounds there are.
+fn prove(cluster: &Cluster, lake: &Lake, case: &str) -> usize {
+    let now = topics_of(cluster);
+    let far = Timestamp::from_ms(4_102_444_800_000); // 2100
+    let topics = now.iter().map(|t| t.clone() as Arc<dyn Topic>).collect();
+    Sink::open(lake.clone(), topics, sink::Options::default()).unwrap().flush(far).unwrap();
+    closer(lake.clone()).close(far, far).unwrap();
+    let all = messages(&*now[0]);
+    same_offsets(lake, &all, case);
+    assert_eq!(lake.tiles().unwrap().faults, Vec::<String>::new(), "{case}");
+    // However often one was sent.
+    let taken: BTreeSet<String> = all
+        .iter()
+        .map(|(_, _, value)| ScrapeRound::decode(&**value).unwrap())
+        .map(|round| format!("{} {} {}", round.cluster, round.node, round.sequence))
+        .collect();
+    let mut found = closed(lake, "scrapes", &["cluster", "node", "sequence"]);
+    found.sort();
+    assert_eq!(found, taken.iter().cloned().collect::<Vec<_>>(), "{case}");
+    taken.len()
+}
+
+/// Hot files hold the offset of every message once, and no other.
+fn same_offsets(lake: &Lake, messages: &[(u32, u64, Vec<u8>)], case: &str) {
+    let mut expected: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
+    for (partition, offset, _) in messages {
+        expected.entry(*partition).or_default().push(*offset);
+    }
+    let mut found = hot_offsets(lake);
+    found.values_mut().for_each(|offsets| offsets.sort_unstable());
+    assert_eq!(found, expected, "{case}");
+}
+
+/// Configurations of an agent of `nodes` nodes, with its state in `dir`, and of a sink with its lake there.
+struct Setup {
+    agent: std::path::PathBuf,
+    sink: std::path::PathBuf,
+    state: std::path::PathBuf,
+    lake: std::path::PathBuf,
+}
+
+impl Setup {
+    /// `kafka` and `of_sink`: more lines of the section `kafka` of both, and of the sink alone.
+    fn new(dir: &Path, cluster: &Cluster, name: &str, exporter: &str, nodes: usize, (kafka, of_sink): (&str, &str)) -> Self {
+        let setup = Setup {
+            agent: dir.join("agent.yaml"),
+            sink: dir.join("sink.yaml"),
+            state: dir.join("state"),
+            lake: dir.join("lake"),
+        };
+        let targets: String = (0..nodes).map(|n| format!("  - {{node: n{n}, address: '{exporter}'}}\n")).collect();
+        let section = format!(
+            "kafka:\n  bootstrap_servers: '{}'\n  partitions: 2\n  replication: {}\n  timeout: 2s\n{kafka}",
+            cluster.address(),
+            cluster.len()
+        );
+        fs::create_dir_all(&setup.state).unwrap();
+        let state = setup.state.display();
+        let agent = format!("cluster: {name}\nstate_dir: {state}\ninterval: 50ms\n{section}targets:\n{targets}");
+        fs::write(&setup.agent, agent).unwrap();
+        let sink = format!("lake: {}\ncut_age: 100ms\ncut_rows: 100\n{section}{of_sink}", setup.lake.display());
+        fs::write(&setup.sink, sink).unwrap();
+        setup
+    }
+
+    /// Whether all that went into the agent's spool has left it.
+    fn drained(&self) -> bool {
+        [SAMPLES, ALLOCATIONS, NODES].iter().all(|topic| {
+            let folder = self.state.join("spool").join(topic);
+            let mark = fs::read_to_string(folder.join("forwarded")).unwrap_or_default();
+            let end = fs::read(folder.join(topic).join("00000/end")).ok().and_then(|b| b.get(..8)?.try_into().ok());
+            end.map_or(0, u64::from_le_bytes) == mark.trim().parse().unwrap_or(0)
+        })
     }
 }
 
 struct Real {
-    broker: Broker,
+    cluster: Cluster,
 }
 
 impl Harness for Real {
     fn open(&mut self, name: &str, partitions: u32) -> Arc<dyn Topic> {
         assert_eq!(name, SAMPLES);
-        let mut options = self.broker.options(&[]);
+        let mut options = options(&self.cluster, &[]);
         options.partitions = partitions;
         let kafka = Kafka::new(options).unwrap();
         kafka.prepare(&[SAMPLES]).unwrap();
@@ -136,215 +183,129 @@ impl Harness for Real {
     fn close(&mut self) {}
 
     fn delete(&mut self, name: &str) {
-        let admin: AdminClient<DefaultClientContext> =
-            rdkafka::ClientConfig::new().set("bootstrap.servers", self.broker.address()).create().unwrap();
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let deleted = runtime.block_on(admin.delete_topics(&[name], &AdminOptions::new())).unwrap();
-        assert!(deleted.iter().all(Result::is_ok), "{deleted:?}");
-        let kafka = Kafka::new(self.broker.options(&[])).unwrap();
-        wait_for("end of the topic", || matches!(kafka.topics(&[SAMPLES]), Err(TransportError::NoTopic { .. })));
+        assert_eq!(name, SAMPLES);
+        delete(&self.cluster, SAMPLES);
     }
 }
 
 #[test]
 fn real_kafka_keeps_the_promises() {
-    conformance(Real { broker: Broker::plain() });
-}
-
-fn topics(options: Options) -> Vec<Arc<KafkaTopic>> {
-    let kafka = Kafka::new(options).unwrap();
-    kafka.prepare(&[SAMPLES, ALLOCATIONS, NODES]).unwrap();
-    kafka.topics(&[SAMPLES, ALLOCATIONS, NODES]).unwrap()
-}
-
-#[test]
-fn a_group_shares_partitions_out_and_what_one_lets_go_another_takes_up() {
-    let broker = Broker::plain();
-    let group = |partitions| {
-        let mut options = broker.options(&[("session.timeout.ms", "6000"), ("heartbeat.interval.ms", "500")]);
-        (options.share, options.partitions) = (Share::Group("sinks".to_owned()), partitions);
-        topics(options)
-    };
-    let first = group(4);
-    // Shares are even over all topics together, not within each.
-    let held = |topics: &[Arc<KafkaTopic>]| -> BTreeSet<(usize, u32)> {
-        let of = |(n, topic): (usize, &Arc<KafkaTopic>)| topic.assigned().unwrap().into_iter().map(move |p| (n, p));
-        topics.iter().enumerate().flat_map(of).collect()
-    };
-    wait_for("assignment", || held(&first).len() == 12);
-    let second = group(4);
-    wait_for("rebalance", || {
-        let both = [held(&first), held(&second)];
-        both.iter().all(|held| held.len() == 6) && both[0].is_disjoint(&both[1])
-    });
-    drop(second);
-    wait_for("rebalance", || held(&first).len() == 12);
-}
-
-#[test]
-fn tls_and_sasl_are_passed_through_and_secrets_are_not_told() {
-    let key = rcgen::generate_simple_self_signed(["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap();
-    let (cert, private) = (key.cert.pem(), key.signing_key.serialize_pem());
-    let broker = Broker::start("SASL_SSL", |dir| {
-        let store = dir.join("key.pem");
-        fs::write(&store, format!("{private}{cert}")).unwrap();
-        fs::write(dir.join("ca.pem"), &cert).unwrap();
-        format!(
-            "ssl.keystore.type=PEM\nssl.keystore.location={}\nsasl.enabled.mechanisms=PLAIN\n\
-             listener.name.client.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required \
-             user_agent=\"open-sesame\";\n",
-            store.display()
-        )
-    });
-    let ca = broker.dir.path().join("ca.pem");
-    let with = |password: &str, ca: &Path| {
-        let mut options = broker.options(&[
-            ("security.protocol", "SASL_SSL"),
-            ("ssl.ca.location", ca.to_str().unwrap()),
-            ("sasl.mechanism", "PLAIN"),
-            ("sasl.username", "agent"),
-            ("sasl.password", password),
-        ]);
-        options.timeout = Duration::from_secs(3);
-        options
-    };
-    let mine = topics(with("open-sesame", &ca));
-    mine[0].produce(&[Record { key: b"reef/n".to_vec(), value: b"x".to_vec(), at_ms: 1_772_445_600_000 }]).unwrap();
-    let refused = Kafka::new(with("let-me-in", &ca)).unwrap().prepare(&[SAMPLES]).unwrap_err();
-    let text = format!(
-        "{:#} {refused:?}",
-        anyhow::Error::new(Kafka::new(with("let-me-in", &ca)).unwrap().prepare(&[SAMPLES]).unwrap_err())
-    );
-    assert!(refused.passes() && !text.contains("let-me-in"), "{text}");
-    let bad = Kafka::new(with("open-sesame", Path::new("/no/such/ca.pem"))).map(drop).unwrap_err();
-    assert!(matches!(bad, TransportError::Property { .. }), "{bad:?}");
-}
-
-/// Messages of a topic, with their partitions and offsets.
-fn messages(topic: &dyn Topic) -> Vec<(u32, u64, Vec<u8>)> {
-    let mut out = Vec::new();
-    for partition in 0..topic.partitions() {
-        let (mut next, end) = (0, topic.bounds(partition).unwrap().end);
-        while next < end {
-            let fetched = topic.fetch(partition, next, 8 << 20).unwrap();
-            next = fetched.next;
-            out.extend(fetched.messages.into_iter().map(|m| (partition, m.offset, m.value)));
-        }
-    }
-    out
-}
-
-/// The next number of a seeded row.
-fn draw(seed: &mut u64) -> u64 {
-    *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-    *seed >> 33
+    conformance(Real { cluster: Cluster::plain(1) });
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn kill_9_of_broker_agent_and_sink_loses_and_doubles_nothing() {
+async fn tls_and_sasl_are_passed_through_and_secrets_are_not_told() {
+    let key = rcgen::generate_simple_self_signed(["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap();
+    let (cert, private) = (key.cert.pem(), key.signing_key.serialize_pem());
+    let dir = tempfile::tempdir().unwrap();
+    let (store, ca) = (dir.path().join("key.pem"), dir.path().join("ca.pem"));
+    fs::write(&store, format!("{private}{cert}")).unwrap();
+    fs::write(&ca, &cert).unwrap();
+    let properties = format!(
+        "ssl.keystore.type=PEM\nssl.keystore.location={}\nsasl.enabled.mechanisms=PLAIN,SCRAM-SHA-512\n\
+         listener.name.client.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required \
+         user_agent=\"open-sesame\";\n\
+         listener.name.client.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;\n",
+        store.display()
+    );
+    let scram = Some("SCRAM-SHA-512=[name=agent,password=open-barley]".to_owned());
     let exporter = Exporter::start().await;
-    exporter.page("DCGM_FI_DEV_GPU_UTIL{UUID=\"GPU-a\"} 1\nDCGM_FI_DEV_GPU_UTIL{UUID=\"GPU-b\"} 2\n");
+    exporter.page("DCGM_FI_DEV_GPU_UTIL{UUID=\"GPU-a\"} 1\n");
     tokio::task::block_in_place(|| {
-        let mut broker = Broker::plain();
-        let seeds = if std::env::var_os("STRANDLINE_FULL").is_some() { 10 } else { 3 };
-        for seed in 1..=seeds {
-            one_life(&mut broker, &exporter.address, seed);
+        let mut cluster = Cluster::start(1, &Security { protocol: Some("SASL_SSL"), properties, scram });
+        for (mechanism, right, wrong) in
+            [("PLAIN", "open-sesame", "open-barley"), ("SCRAM-SHA-512", "open-barley", "open-sesame")]
+        {
+            passed_through(&cluster, &ca, mechanism, (right, wrong));
         }
+        real_processes_say_what_they_can_do_and_end_well(&mut cluster, dir.path(), &ca, &exporter.address);
     });
 }
 
-/// Samples, allocations and nodes.
-pub fn topics_of(broker: &Broker) -> Vec<Arc<KafkaTopic>> {
-    let mut options = broker.options(&[]);
-    options.partitions = 2;
-    topics(options)
+fn passed_through(cluster: &Cluster, ca: &Path, mechanism: &str, (right, wrong): (&str, &str)) {
+    let with = |password: &str, ca: &Path| {
+        let mut options = options(
+            cluster,
+            &[
+                ("security.protocol", "SASL_SSL"),
+                ("ssl.ca.location", ca.to_str().unwrap()),
+                ("sasl.mechanism", mechanism),
+                ("sasl.username", "agent"),
+                ("sasl.password", password),
+            ],
+        );
+        options.timeout = Duration::from_secs(5);
+        (options.replication, options.partitions) = (Some(1), 2);
+        options
+    };
+    let mine = topics(with(right, ca));
+    let positions = mine[1].produce(&[Record { key: b"reef/n".to_vec(), value: b"x".to_vec(), at_ms: T0 }]).unwrap();
+    let back = mine[1].fetch(positions[0].partition, positions[0].offset, 100).unwrap();
+    assert_eq!(back.messages[0].value, b"x", "{mechanism}");
+    let refused = Kafka::new(with(wrong, ca)).unwrap().prepare(&[SAMPLES]).unwrap_err();
+    assert!(refused.passes(), "{refused:?}");
+    let shown = format!("{refused:?}");
+    let text = format!("{shown} {:#}", anyhow::Error::new(refused));
+    assert!(!text.contains(wrong), "{text}");
+    let bad = Kafka::new(with(right, Path::new("/no/such/ca.pem"))).map(drop).unwrap_err();
+    assert!(matches!(bad, TransportError::Property { .. }), "{bad:?}");
 }
 
-/// Lives of the three processes, each ended at a moment that `seed` draws, and then the proof.
-fn one_life(broker: &mut Broker, exporter: &str, seed: u64) {
-    println!("seed {seed}");
-    let mut random = seed;
-    let dir = tempfile::tempdir().unwrap();
-    let nodes = 6;
-    let targets: String = (0..nodes).map(|n| format!("  - {{node: n{n}, address: '{exporter}'}}\n")).collect();
-    let kafka = format!("kafka: {{bootstrap_servers: '{}', partitions: 2, replication: 1, timeout: 2s}}\n", broker.address());
-    let (agent, sink) = (dir.path().join("agent.yaml"), dir.path().join("sink.yaml"));
-    let (state, lake_dir) = (dir.path().join("state"), dir.path().join("lake"));
-    fs::create_dir_all(&state).unwrap();
-    // A cluster of its own for every seed: the topics go on from one to the next.
-    let cluster = format!("reef-{seed}");
-    fs::write(&agent, format!("cluster: {cluster}\nstate_dir: {}\ninterval: 50ms\n{kafka}targets:\n{targets}", state.display()))
-        .unwrap();
-    fs::write(&sink, format!("lake: {}\n{kafka}cut_age: 100ms\ncut_rows: 100\n", lake_dir.display())).unwrap();
-    let before = topics_of(broker);
-    let known: usize = messages(&*before[0]).len();
-    drop(before);
-    let mut agent_process = Some(Process::start(&["agent"], &agent));
-    let mut sink_process = Some(Process::start(&["sink"], &sink));
-    for _ in 0..4 {
-        std::thread::sleep(Duration::from_millis(300 + draw(&mut random) % 700));
-        match draw(&mut random) % 3 {
-            0 => {
-                broker.kill();
-                std::thread::sleep(Duration::from_millis(draw(&mut random) % 1000));
-                broker.resume();
-            }
-            1 => {
-                agent_process.take().unwrap().kill();
-                agent_process = Some(Process::start(&["agent"], &agent));
-            }
-            _ => {
-                sink_process.take().unwrap().kill();
-                sink_process = Some(Process::start(&["sink"], &sink));
-            }
-        }
-    }
-    // The broker goes once more while rounds are taken, so that some are in the spool.
-    broker.kill();
-    std::thread::sleep(Duration::from_millis(1500));
-    agent_process.take().unwrap().kill();
-    broker.resume();
-    let agent_process = Process::start(&["agent"], &agent);
-    let drained = || {
-        [SAMPLES, ALLOCATIONS, NODES].iter().all(|topic| {
-            let folder = state.join("spool").join(topic);
-            let mark = fs::read_to_string(folder.join("forwarded")).unwrap_or_default();
-            let end = fs::read(folder.join(topic).join("00000/end")).ok().and_then(|b| b.get(..8)?.try_into().ok());
-            end.map_or(0, u64::from_le_bytes) == mark.trim().parse().unwrap_or(0)
-        })
+/// Both roles with a password that stands in a file: `/-/ready` follows what they can do, and asked to end they leave nothing
+/// behind that only they know.
+fn real_processes_say_what_they_can_do_and_end_well(cluster: &mut Cluster, dir: &Path, ca: &Path, exporter: &str) {
+    fs::write(dir.join("password"), "open-barley\n").unwrap();
+    let sasl = format!(
+        "  security.protocol: SASL_SSL\n  ssl.ca.location: {}\n  sasl.mechanism: SCRAM-SHA-512\n  sasl.username: agent\n  \
+         sasl.password_file: {}\n",
+        ca.display(),
+        dir.join("password").display()
+    );
+    let setup = Setup::new(dir, cluster, "reef", exporter, 3, (&sasl, ""));
+    let (of_agent, of_sink) = (free_port(), free_port());
+    let ready = |port: u16| get(port, "/-/ready").is_some_and(|(status, _)| status == 200);
+    let value = |port: u16, name: &str| -> Option<u64> {
+        get(port, "/metrics")?.1.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
     };
-    // However slow the machine is, enough rounds are taken for the proof to mean something.
-    let enough = || messages(&*topics_of(broker)[0]).len() > known + nodes * 5;
-    wait_for("rounds in Kafka and an empty spool", || drained() && enough());
-    agent_process.kill();
-    sink_process.take().unwrap().kill();
+    let agent = Process::listening(of_agent, &["agent"], &setup.agent);
+    let sink = Process::listening(of_sink, &["sink"], &setup.sink);
+    wait_for("readiness", || ready(of_agent) && ready(of_sink));
+    wait_for("hot file", || value(of_sink, "strandline_ingest_hot_files_total ").is_some_and(|n| n > 0));
 
-    let now = topics_of(broker);
-    let lake = Lake::create(&lake_dir).unwrap();
-    let all: Vec<_> = messages(&*now[0]);
-    assert!(all.len() > known + nodes * 5, "seed {seed}: {} messages", all.len() - known);
-    let far = Timestamp::from_ms(4_102_444_800_000);
-    let topics = now.iter().map(|t| t.clone() as Arc<dyn Topic>).collect();
-    Sink::open(lake.clone(), topics, sink::Options::default()).unwrap().flush(far).unwrap();
-    closer(lake.clone()).close(far, far).unwrap();
-    // Hot files hold every offset once.
-    let mut offsets = hot_offsets(&lake);
-    for partition in 0..now[0].partitions() {
-        let mut found = offsets.remove(&partition).unwrap_or_default();
-        found.sort_unstable();
-        let expected: Vec<u64> = all.iter().filter(|m| m.0 == partition).map(|m| m.1).collect();
-        assert_eq!(found, expected, "seed {seed}: partition {partition}");
-    }
-    assert_eq!(lake.tiles().unwrap().faults, Vec::<String>::new(), "seed {seed}");
-    // Closed hours hold every round once, however often it was sent.
-    let taken: BTreeSet<String> = all
+    // Without a broker the agent goes on, into its spool, and the sink says that it cannot.
+    cluster.kill_all();
+    wait_for("unreadiness of the sink", || get(of_sink, "/-/ready").is_some_and(|(status, _)| status == 503));
+    wait_for("spool", || value(of_agent, "strandline_ingest_spooled_total ").is_some_and(|n| n > 3));
+    assert!(ready(of_agent), "what is in the spool is taken");
+    cluster.resume();
+    wait_for("readiness", || ready(of_sink));
+    wait_for("empty spool", || setup.drained());
+
+    // Asked to end, the agent has what it began taken, then the sink has all of it in files.
+    assert_eq!(agent.ends(), Some(0));
+    assert!(setup.drained(), "what was taken while it ended went to Kafka");
+    assert_eq!(sink.ends(), Some(0));
+    let password = ("sasl.password", "open-barley");
+    let given = [
+        ("security.protocol", "SASL_SSL"),
+        ("ssl.ca.location", ca.to_str().unwrap()),
+        ("sasl.mechanism", "SCRAM-SHA-512"),
+        ("sasl.username", "agent"),
+        password,
+    ];
+    let all = messages(&*topics(options(cluster, &given))[0]);
+    let numbers: BTreeSet<(String, u64)> = all
         .iter()
         .map(|(_, _, value)| ScrapeRound::decode(&**value).unwrap())
-        .map(|round| format!("{} {} {}", round.cluster, round.node, round.sequence))
+        .map(|round| (round.node, round.sequence))
         .collect();
-    let mut found = closed(&lake, "scrapes", &["cluster", "node", "sequence"]);
-    found.sort();
-    assert_eq!(found, taken.into_iter().collect::<Vec<_>>(), "seed {seed}");
+    for node in ["n0", "n1", "n2"] {
+        let mut of_node: Vec<u64> = numbers.iter().filter(|(name, _)| name == node).map(|(_, number)| *number).collect();
+        of_node.sort_unstable();
+        let (first, last) = (of_node[0], of_node[of_node.len() - 1]);
+        assert_eq!(of_node, (first..=last).collect::<Vec<_>>(), "{node}: no round is missing in between");
+    }
+    same_offsets(&Lake::open(&setup.lake).unwrap(), &all, "after both ended by themselves");
 }
 
 #[test]
@@ -357,20 +318,39 @@ fn an_agent_without_its_broker_takes_rounds_into_its_spool_and_the_oldest_go_fir
     let kafka = Kafka::new(options).unwrap();
     let connect: spool::Connect = Box::new(move || kafka.topics(&[SAMPLES]).map(|mut topics| topics.remove(0) as Arc<dyn Topic>));
     let bounds = spool::Options { bytes: 16_000, ..spool::Options::default() };
-    let spool = Spool::open(dir.path(), vec![(SAMPLES, connect)], bounds).unwrap();
+    let spool = Spool::open(dir.path(), vec![(SAMPLES, connect)], bounds).unwrap().start().unwrap();
     let topic = spool.topic(SAMPLES).unwrap();
-    let record = |n: i64| Record { key: b"k".to_vec(), value: vec![7; 500], at_ms: 1_772_445_600_000 + n };
+    let record = |n: i64| Record { key: b"k".to_vec(), value: vec![7; 500], at_ms: T0 + n };
     let began = Instant::now();
     for n in 0..100 {
         topic.produce(&[record(n)]).unwrap();
     }
     assert!(began.elapsed() < Duration::from_secs(30), "only the first ones wait for Kafka");
     wait_for("the limit", || {
-        spool.retain(1_772_445_700_000).unwrap();
+        spool.retain(T0 + 100_000).unwrap();
         let counts = spool.counts();
-        use std::sync::atomic::Ordering::Relaxed;
-        let (waiting, dropped, bytes) = (counts.waiting.load(Relaxed), counts.dropped.load(Relaxed), counts.bytes.load(Relaxed));
+        let (waiting, dropped, bytes) = (
+            counts.waiting.load(Ordering::Relaxed),
+            counts.dropped.load(Ordering::Relaxed),
+            counts.bytes.load(Ordering::Relaxed),
+        );
         assert!(bytes < 18_000, "{bytes}");
         waiting + dropped == 100 && dropped > 50
     });
+    // What is left is the newest, and a run that finds more of it gone than the last one knew counts that.
+    let dropped = spool.counts().dropped.load(Ordering::Relaxed);
+    drop((topic, spool));
+    let open_log = |retention_bytes| {
+        let bounds = local::Options { retention_bytes, ..local::Options::default() };
+        Log::open(&dir.path().join(SAMPLES), &[TopicSpec { name: SAMPLES, partitions: 1 }], bounds).unwrap()
+    };
+    let log = open_log(u64::MAX);
+    let kept = log.topic(SAMPLES).unwrap().fetch(0, dropped, usize::MAX).unwrap().messages;
+    assert_eq!(kept.iter().map(|m| m.at_ms - T0).collect::<Vec<_>>(), (dropped as i64..100).collect::<Vec<_>>());
+    drop(log);
+    let more = open_log(8_000).retain(T0).unwrap();
+    assert!(more > 5, "{more}");
+    let nowhere: spool::Connect = Box::new(|| Err(TransportError::NoTopic { topic: SAMPLES.to_owned(), path: "".into() }));
+    let spool = Spool::open(dir.path(), vec![(SAMPLES, nowhere)], bounds).unwrap();
+    assert_eq!(spool.counts().dropped.load(Ordering::Relaxed), more);
 }

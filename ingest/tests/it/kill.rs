@@ -9,6 +9,8 @@ use lake::Lake;
 use schemas::proto::{Message, ScrapeRound};
 use schemas::{Timestamp, tables};
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -21,11 +23,16 @@ pub struct Process(pub Child);
 
 impl Process {
     pub fn start(arguments: &[&str], config: &Path) -> Self {
+        Self::listening(0, arguments, config)
+    }
+
+    /// The same with its pages at `port`; 0: anywhere.
+    pub fn listening(port: u16, arguments: &[&str], config: &Path) -> Self {
         let child = Command::new(env!("CARGO_BIN_EXE_strandline-ingest"))
             .args(arguments)
             .arg("--config")
             .arg(config)
-            .args(["--listen", "127.0.0.1:0"])
+            .args(["--listen", &format!("127.0.0.1:{port}")])
             .env("STRANDLINE_LOG", "error")
             .stdout(Stdio::null())
             .spawn()
@@ -39,6 +46,14 @@ impl Process {
         self.0.kill().unwrap();
         self.0.wait().unwrap();
     }
+
+    /// Asks it to end, and waits for that. Its exit code.
+    pub fn ends(mut self) -> Option<i32> {
+        let asked = Command::new("kill").arg(self.0.id().to_string()).status().unwrap();
+        assert!(asked.success());
+        wait_for("end", || self.0.try_wait().unwrap().is_some());
+        self.0.wait().unwrap().code()
+    }
 }
 
 impl Drop for Process {
@@ -48,11 +63,22 @@ impl Drop for Process {
     }
 }
 
-/// Waits until `done`, at most a minute.
+/// Status and body of a page that a process serves about itself; none where nobody listens yet.
+pub fn get(port: u16, path: &str) -> Option<(u16, String)> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").ok()?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).ok()?;
+    let (head, body) = text.split_once("\r\n\r\n")?;
+    Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
+}
+
+/// Waits until `done`, at most three minutes: a machine may be busy.
 pub fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
     let began = Instant::now();
     while !done() {
-        assert!(began.elapsed() < Duration::from_secs(60), "no {what} within a minute");
+        assert!(began.elapsed() < Duration::from_secs(180), "no {what} within three minutes");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -179,7 +205,7 @@ async fn a_running_agent_says_that_it_is_ready_and_what_it_did() {
         .env("STRANDLINE_LOG", "error")
         .spawn()
         .unwrap();
-    let mut agent = Process(child);
+    let agent = Process(child);
     let scraper = ingest::scrape::Scraper::new(Duration::from_secs(5), 1 << 20);
     let get = |path: &str| {
         let address = format!("http://127.0.0.1:{port}{path}").parse().unwrap();
@@ -199,9 +225,7 @@ async fn a_running_agent_says_that_it_is_ready_and_what_it_did() {
     let read = ingest::page::read(page.as_bytes(), None, &Default::default()).unwrap();
     assert_eq!(read.counts.bad_lines, 0);
     // Asked to end, it ends well.
-    let _ = Command::new("kill").arg(agent.0.id().to_string()).status().unwrap();
-    wait_for("end", || agent.0.try_wait().unwrap().is_some());
-    assert_eq!(agent.0.try_wait().unwrap().unwrap().code(), Some(0));
+    assert_eq!(agent.ends(), Some(0));
 }
 
 #[test]

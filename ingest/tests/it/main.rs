@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used)]
 
 mod allocations;
+#[path = "../../../tests/kafka/broker.rs"]
+mod broker;
 mod chaos;
 mod cluster;
 mod corpus;

@@ -8,13 +8,14 @@ use ingest::config::{SinkArgs, SinkConfig};
 use ingest::join::Answer;
 use ingest::publish::{ALLOCATIONS, NODES, SAMPLES};
 use ingest::run;
-use ingest::sink::{self, Sink};
+use ingest::sink::{self, Sink, SinkError, Step};
 use ingest::transport::local::{self, Log, TopicSpec};
 use ingest::transport::{Record, Topic};
 use lake::Lake;
 use schemas::proto::{Message, ScrapeRound};
 use schemas::{HOUR_MS, Timestamp, tables};
 use std::fs;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -90,6 +91,36 @@ fn taken_rounds_that_the_disk_lost_are_counted_in_rejects() {
         "what was taken is in the lake, or it is counted"
     );
     assert_eq!(closed(&lake, "scrapes", &["sequence"]).len(), 11);
+}
+
+#[test]
+fn an_interval_whose_messages_were_lost_before_it_was_complete_is_completed_when_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let small = local::Options { segment_bytes: 400, retention_ms: 1000, ..local::Options::default() };
+    let log = Log::open(&dir.path().join("log"), &[TopicSpec { name: SAMPLES, partitions: 1 }], small).unwrap();
+    let topic = log.topic(SAMPLES).unwrap();
+    let lake = Lake::create(&dir.path().join("lake")).unwrap();
+    let open = |skip_lost| {
+        let options = sink::Options { skip_lost, ..sink::Options::default() };
+        Sink::open(lake.clone(), vec![topic.clone() as Arc<dyn Topic>], options)
+    };
+    let mut dies = open(false).unwrap();
+    take(&log, 0..10);
+    dies.on_step(|step| if step == Step::AfterFirst { ControlFlow::Break(()) } else { ControlFlow::Continue(()) });
+    assert!(matches!(dies.flush(after(1)), Err(SinkError::Stopped(_))));
+    log.retain(after(1).ms()).unwrap();
+    let start = topic.bounds(0).unwrap().start;
+    assert!((2..10).contains(&start), "{start}");
+    let error = open(false).map(drop).unwrap_err();
+    assert!(matches!(error, SinkError::Lost { pos: 0, .. }), "{error}");
+    let report = open(true).unwrap().flush(after(1)).unwrap();
+    assert_eq!((report.lost, report.reasons.get("lost").copied()), (start, Some(start)));
+    closer(lake.clone()).close(after(2), after(2)).unwrap();
+    assert_eq!(closed(&lake, "scrapes", &["sequence"]).len() as u64, 10 - start);
+    assert_eq!(closed(&lake, "rejects", &["reason", "rows"]), [format!("lost {start}")]);
+    assert_eq!(lake.tiles().unwrap().faults, Vec::<String>::new());
+    // Told once is enough.
+    open(false).unwrap();
 }
 
 #[test]

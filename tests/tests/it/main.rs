@@ -5,6 +5,9 @@
 mod attack;
 mod bad_facts;
 mod bad_input;
+#[path = "../../kafka/broker.rs"]
+#[allow(dead_code)]
+mod broker;
 mod closed_loop;
 mod command;
 mod conformance;
@@ -12,6 +15,7 @@ mod edges;
 mod examples;
 mod hours_job;
 mod hours_sql;
+mod kafka_truth;
 mod money;
 mod newcomer;
 mod peers;

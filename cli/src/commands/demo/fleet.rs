@@ -56,8 +56,18 @@ const PARTITIONS: u32 = 2;
 /// Whole states are published again after this long (DESIGN 3.3).
 const SNAPSHOT_MS: i64 = 600_000;
 
-/// Runs the whole window of `plan` into `lake`, closes its hours, and writes the truth beside them.
-pub async fn run(plan: Plan, lake: &Lake) -> Result<Counts, Failure> {
+/// The embedded log beside `lake`, with the topics that agents write and sinks read.
+pub fn log(lake: &Lake) -> Result<Topics, Failure> {
+    let names = [publish::SAMPLES, publish::ALLOCATIONS, publish::NODES];
+    let specs = names.map(|name| TopicSpec { name, partitions: PARTITIONS });
+    let folder = lake.folder("a demo").map_err(Failure::failed)?;
+    let log = Log::open(&folder.join("_log"), &specs, local::Options::default()).map_err(Failure::failed)?;
+    let topic = |name: &str| log.topic(name).map(|topic| topic as Arc<dyn Topic>).map_err(Failure::failed);
+    Ok(Topics { samples: topic(publish::SAMPLES)?, allocations: topic(publish::ALLOCATIONS)?, nodes: topic(publish::NODES)? })
+}
+
+/// Runs the whole window of `plan` through `topics` into `lake`, closes its hours, and writes the truth beside them.
+pub async fn run(plan: Plan, lake: &Lake, topics: Topics) -> Result<Counts, Failure> {
     let plan = Arc::new(plan);
     let window = plan.window();
     let clock = SimClock::stopped(window.from());
@@ -73,13 +83,6 @@ pub async fn run(plan: Plan, lake: &Lake) -> Result<Counts, Failure> {
     let sockets = tempfile::Builder::new().prefix("sl-").tempdir().map_err(Failure::failed)?;
     let kubelets = Kubelets::start(&plan, &clock, sockets.path()).map_err(Failure::failed)?;
 
-    let names = [publish::SAMPLES, publish::ALLOCATIONS, publish::NODES];
-    let topics = names.map(|name| TopicSpec { name, partitions: PARTITIONS });
-    let log = Log::open(&lake.folder("a demo").map_err(Failure::failed)?.join("_log"), &topics, local::Options::default())
-        .map_err(Failure::failed)?;
-    let topic = |name: &str| log.topic(name).map(|topic| topic as Arc<dyn Topic>).map_err(Failure::failed);
-    let topics =
-        Topics { samples: topic(publish::SAMPLES)?, allocations: topic(publish::ALLOCATIONS)?, nodes: topic(publish::NODES)? };
     let mut sink = Sink::open(
         lake.clone(),
         vec![topics.samples.clone(), topics.allocations.clone(), topics.nodes.clone()],

@@ -1,5 +1,6 @@
 //! Records to a broker, and back when all of them are acknowledged.
 
+use super::properties::PRODUCER;
 use super::{Options, Position, Record, TransportError, log};
 use crate::transport::partition_of;
 use rdkafka::client::ClientContext;
@@ -138,7 +139,7 @@ impl Producer {
         let timeout = self.options.timeout.as_millis().max(1000).to_string();
         let batch = self.options.batch_bytes().to_string();
         let made: ThreadedProducer<Acks> = self.options.properties.client(
-            "producer",
+            PRODUCER,
             &[
                 ("enable.idempotence", "true"),
                 ("acks", "all"),

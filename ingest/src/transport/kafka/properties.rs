@@ -34,6 +34,11 @@ const OURS: &[&str] = &[
     "transactional.id",
 ];
 
+/// The role that sends.
+pub(super) const PRODUCER: &str = "producer";
+/// A property with two names.
+const COMPRESSION: [&str; 2] = ["compression.type", "compression.codec"];
+
 impl Properties {
     /// `brokers` as `host:port,host:port`. Errors: the name of a property that is ours to set.
     pub fn new(brokers: &str, given: BTreeMap<String, String>) -> Result<Self, String> {
@@ -56,6 +61,9 @@ impl Properties {
             .set("socket.keepalive.enable", "true")
             .set("reconnect.backoff.max.ms", "5000")
             .set("log.connection.close", "false");
+        if role == PRODUCER && !COMPRESSION.iter().any(|key| self.given.contains_key(*key)) {
+            config.set(COMPRESSION[0], "zstd");
+        }
         for (key, value) in &self.given {
             config.set(key, value);
         }
@@ -79,6 +87,19 @@ impl fmt::Debug for Properties {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn messages_are_packed_with_zstd_unless_the_operator_says_otherwise() {
+        let packing = |role, given: &[(&str, &str)]| {
+            let given = given.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+            let config = Properties::new("a:1", given).map(|properties| properties.config(role, &[]));
+            let all = config.iter().flat_map(|config| config.config_map());
+            all.filter(|(key, _)| key.starts_with("compression")).map(|(_, value)| value.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(packing(PRODUCER, &[]), ["zstd"]);
+        assert_eq!(packing(PRODUCER, &[("compression.codec", "lz4")]), ["lz4"]);
+        assert_eq!(packing("reader", &[]), [""; 0]);
+    }
 
     #[test]
     fn secrets_are_not_shown_and_ours_are_refused() {
