@@ -40,7 +40,7 @@ use crate::transport::{Topic, TransportError};
 use arrow::array::RecordBatch;
 use lake::{Footer, HotKey, Lake, LakeError, Published};
 use schemas::Timestamp;
-use schemas::tables::Table;
+use schemas::tables::{self, Table};
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::ops::ControlFlow;

@@ -85,6 +85,9 @@ pub enum LakeError {
     /// An object store that says that a file is there, and then has none.
     #[error("cannot write {}: the object store says that it is there and does not give it; is somebody removing files?", .0.display())]
     Crossed(PathBuf),
+    /// The folder lost its mark while it was in use: its disk is not mounted, or somebody moved it.
+    #[error("the lake at {} is gone (no {}); is its disk mounted? Nothing is written until it is back", .0.display(), "_state/lake")]
+    Gone(PathBuf),
     /// A location that is none.
     #[error("{}: {why}; a lake is a folder, or s3://BUCKET/PREFIX", .location.display())]
     Location {
@@ -228,7 +231,7 @@ impl LakeError {
     pub fn passes(&self) -> bool {
         match self {
             Self::Store { source, .. } => matches!(**source, object_store::Error::Generic { .. }),
-            Self::Crossed(_) => true,
+            Self::Crossed(_) | Self::Gone(_) => true,
             _ => self.is_disk_full(),
         }
     }
@@ -267,7 +270,7 @@ impl Lake {
     /// Its folder on the local disk, which `what` needs. Errors: [`LakeError::NoFolder`] in an object store.
     pub fn folder(&self, what: &'static str) -> Result<&Path, LakeError> {
         match &self.store {
-            Store::Folder(folder) => Ok(&folder.0),
+            Store::Folder(folder) => Ok(folder.root()),
             Store::Bucket(_) => Err(LakeError::NoFolder { lake: self.location().to_owned(), what }),
         }
     }

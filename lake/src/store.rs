@@ -61,14 +61,14 @@ impl Store {
     pub(crate) fn at(location: &Path, access: impl FnOnce() -> Access) -> Result<Self, LakeError> {
         match location.to_str().and_then(|text| text.strip_prefix(SCHEME)) {
             Some(place) => Ok(Self::Bucket(Arc::new(Bucket::new(place, access())?))),
-            None => Ok(Self::Folder(Arc::new(Folder(location.to_owned())))),
+            None => Ok(Self::Folder(Arc::new(Folder::new(location.to_owned())))),
         }
     }
 
     /// The folder, or the `s3://` URL.
     pub(crate) fn location(&self) -> &Path {
         match self {
-            Self::Folder(folder) => &folder.0,
+            Self::Folder(folder) => folder.root(),
             Self::Bucket(bucket) => bucket.location(),
         }
     }
@@ -84,7 +84,7 @@ impl Store {
     /// Whether there is a lake at all.
     pub(crate) fn is_there(&self) -> Result<bool, LakeError> {
         match self {
-            Self::Folder(folder) => Ok(folder.0.is_dir()),
+            Self::Folder(folder) => Ok(folder.is_there()),
             Self::Bucket(bucket) => bucket.is_there(),
         }
     }

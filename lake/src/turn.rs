@@ -8,7 +8,7 @@
 use std::{
     fs::{File, OpenOptions, TryLockError},
     io::{Read, Seek, Write},
-    path::PathBuf,
+    path::Path,
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -47,7 +47,7 @@ impl Lake {
     /// Takes the turn of `role` (a plain word) for `who`, a name that no other process has; none while another has it.
     pub fn try_turn(&self, role: &str, who: &str) -> Result<Option<Turn>, LakeError> {
         match &self.store {
-            Store::Folder(folder) => lock(folder.path(&format!("_state/{role}.lock")), who),
+            Store::Folder(folder) => lock(&folder.place(&format!("_state/{role}.lock"))?, who),
             Store::Bucket(_) => self.lease(format!("_state/{role}.lease"), who),
         }
     }
@@ -98,14 +98,11 @@ impl Drop for Turn {
     }
 }
 
-fn lock(path: PathBuf, who: &str) -> Result<Option<Turn>, LakeError> {
-    let failed = LakeError::io("lock", &path);
+fn lock(path: &Path, who: &str) -> Result<Option<Turn>, LakeError> {
+    let failed = LakeError::io("lock", path);
     let mut last = String::new();
     let mut take = || {
-        if let Some(folder) = path.parent() {
-            std::fs::create_dir_all(folder)?;
-        }
-        let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path)?;
+        let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Ok(None),

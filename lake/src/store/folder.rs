@@ -5,22 +5,47 @@ use std::{
     fs::{self, File},
     io::{ErrorKind, Write},
     path::{Path, PathBuf},
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use super::Created;
 use crate::LakeError;
 
+/// File that says that here is a lake: a disk that is not mounted leaves an empty folder where the lake was.
+const MARK: &str = "_state/lake";
+
 /// The lake's root.
-pub(crate) struct Folder(pub(crate) PathBuf);
+pub(crate) struct Folder {
+    root: PathBuf,
+    /// Whether the mark was there; from then on nothing is written where it is not.
+    marked: AtomicBool,
+}
 
 impl Folder {
+    pub(super) fn new(root: PathBuf) -> Self {
+        Self { root, marked: AtomicBool::new(false) }
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
     pub(crate) fn path(&self, key: &str) -> PathBuf {
-        self.0.join(key)
+        self.root.join(key)
     }
 
     pub(super) fn prepare(&self) -> Result<(), LakeError> {
-        make_dirs(&self.0)
+        make_dirs(&self.root)?;
+        if !self.path(MARK).exists() {
+            self.create(MARK, b"a lake of strandline: hour rows and samples of GPUs, in Parquet\n")?;
+        }
+        self.marked.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    pub(super) fn is_there(&self) -> bool {
+        self.marked.fetch_or(self.path(MARK).exists(), Ordering::Relaxed);
+        self.root.is_dir()
     }
 
     pub(super) fn create(&self, key: &str, bytes: &[u8]) -> Result<Created, LakeError> {
@@ -116,7 +141,10 @@ impl Folder {
     }
 
     /// The path of a file that is about to be written, with its folder made.
-    fn place(&self, key: &str) -> Result<PathBuf, LakeError> {
+    pub(crate) fn place(&self, key: &str) -> Result<PathBuf, LakeError> {
+        if self.marked.load(Ordering::Relaxed) && !self.path(MARK).exists() {
+            return Err(LakeError::Gone(self.root.clone()));
+        }
         let path = self.path(key);
         if let Some(folder) = path.parent() {
             make_dirs(folder)?;

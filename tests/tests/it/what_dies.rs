@@ -40,6 +40,7 @@ enum Dead {
     Api,
     Log,
     Sink,
+    Lake,
 }
 
 const MINUTE: i64 = 60_000;
@@ -185,6 +186,7 @@ async fn live(dead: Dead, lake: &Lake, folder: &Path) {
     )
     .unwrap();
 
+    let mut refused = 0;
     let (mut now, mut told_at) = (window.from(), window.from().plus_ms(-1));
     while now < window.to() {
         sim_clock.set(now);
@@ -213,6 +215,15 @@ async fn live(dead: Dead, lake: &Lake, folder: &Path) {
                 again.announce_restart(now).await.unwrap();
                 agent = Some(again);
             }
+            // As a disk that is not mounted: an empty folder stands where the lake was.
+            Dead::Lake if minute == FROM => {
+                std::fs::rename(lake.location(), folder.join("unmounted")).unwrap();
+                std::fs::create_dir(lake.location()).unwrap();
+            }
+            Dead::Lake if minute == TO => {
+                std::fs::remove_dir(lake.location()).expect("nothing was written into the empty folder");
+                std::fs::rename(folder.join("unmounted"), lake.location()).unwrap();
+            }
             Dead::Log => away.store(gone, Ordering::SeqCst),
             _ => {}
         }
@@ -238,7 +249,13 @@ async fn live(dead: Dead, lake: &Lake, folder: &Path) {
                 tokio::time::sleep(Duration::from_millis(5)).await;
                 spool.retain(now.ms()).unwrap();
             }
-            tokio::task::block_in_place(|| sink.step(now)).unwrap();
+            match tokio::task::block_in_place(|| sink.step(now)) {
+                Ok(_) => assert!(!(gone && dead == Dead::Lake) || minute < FROM + 10 * MINUTE, "files were written somewhere"),
+                Err(error) => {
+                    assert!(gone && dead == Dead::Lake, "{error}");
+                    refused += 1;
+                }
+            }
         }
         now = now.plus_ms(INTERVAL);
     }
@@ -248,6 +265,7 @@ async fn live(dead: Dead, lake: &Lake, folder: &Path) {
         Closer::new(lake.clone(), close::Options::default()).close(window.to(), window.to()).unwrap();
     });
     assert_eq!(spool.counts().dropped.load(Ordering::Relaxed) + spool.counts().refused.load(Ordering::Relaxed), 0);
+    assert_eq!(refused > 0, dead == Dead::Lake);
     if dead == Dead::Log {
         assert!(spool.counts().forwarded.load(Ordering::Relaxed) >= 20, "the spool was of use");
     }
@@ -423,7 +441,7 @@ fn a_dead_kubelet_leaves_readings_and_says_why_they_have_no_owner() {
 #[test]
 fn what_comes_late_makes_the_same_bill() {
     let calm = lives(Dead::Nothing);
-    for dead in [Dead::Log, Dead::Sink, Dead::Api] {
+    for dead in [Dead::Log, Dead::Sink, Dead::Api, Dead::Lake] {
         let after = lives(dead);
         let (was, is): (BTreeSet<_>, BTreeSet<_>) = (calm.bill.iter().collect(), after.bill.iter().collect());
         let missing: Vec<_> = was.difference(&is).collect();

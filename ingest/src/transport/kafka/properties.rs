@@ -92,13 +92,14 @@ mod tests {
     fn messages_are_packed_with_zstd_unless_the_operator_says_otherwise() {
         let packing = |role, given: &[(&str, &str)]| {
             let given = given.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-            let config = Properties::new("a:1", given).map(|properties| properties.config(role, &[]));
-            let all = config.iter().flat_map(|config| config.config_map());
-            all.filter(|(key, _)| key.starts_with("compression")).map(|(_, value)| value.clone()).collect::<Vec<_>>()
+            let config = Properties::new("a:1", given).unwrap().config(role, &[]);
+            let all = config.config_map().into_iter();
+            let found: Vec<String> = all.filter(|(key, _)| key.starts_with("compression")).map(|(_, v)| v.to_string()).collect();
+            found
         };
         assert_eq!(packing(PRODUCER, &[]), ["zstd"]);
         assert_eq!(packing(PRODUCER, &[("compression.codec", "lz4")]), ["lz4"]);
-        assert_eq!(packing("reader", &[]), [""; 0]);
+        assert!(packing("reader", &[]).is_empty());
     }
 
     #[test]
