@@ -86,6 +86,7 @@ impl fmt::Debug for Properties {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     #[test]
