@@ -67,7 +67,7 @@ fn hours_over_kafka_match_the_truth_though_its_broker_is_killed() {
         let verdict = query::check::check(&lake, None).unwrap();
         assert!(verdict.fault.is_none() && verdict.hours > 0, "seed {seed}: {verdict:?}");
         let comparison = query::truth::compare(&lake).unwrap();
-        assert!(comparison.holds() && comparison.owners > 5, "seed {seed}: {comparison:?}");
+        assert!(comparison.holds() && comparison.owners > 1, "seed {seed}: {comparison:?}");
         let (ledger, truth) = comparison.allocated_ms;
         assert_eq!(ledger, truth, "seed {seed}: to the millisecond");
     }
