@@ -524,8 +524,11 @@ impl Sink {
         self.lake.place(&self.key(index, start).path(table)).exists().map_err(SinkError::Lake)
     }
 
-    /// Reads what is taken into the buffer, cutting whenever that is full.
+    /// Reads what is taken now into the buffer, cutting whenever that is full. What comes while it reads is the next step's: an
+    /// end that moves on as fast as it is followed would leave the other partitions unread, and nothing cut by its age.
     fn read(&mut self, index: usize, now: Timestamp, report: &mut StepReport) -> Result<(), SinkError> {
+        let part = &self.parts[index];
+        let end = part.topic.bounds(part.partition).map_err(SinkError::Log)?.end;
         loop {
             let part = &mut self.parts[index];
             let fetched = match part.topic.fetch(part.partition, part.next, self.options.fetch_bytes) {
@@ -587,6 +590,9 @@ impl Sink {
                 let bytes = |p: &Part| p.buffer.as_ref().map_or(0, |b| b.batch.bytes());
                 let Some(largest) = (0..self.parts.len()).max_by_key(|i| bytes(&self.parts[*i])) else { break };
                 self.cut(largest, report)?;
+            }
+            if self.parts[index].next >= end {
+                return Ok(());
             }
         }
     }

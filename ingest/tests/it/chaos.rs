@@ -278,7 +278,8 @@ fn run(seed: u64) -> BTreeMap<&'static str, u64> {
     let random = &mut seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let dir = folder();
     let lake = Lake::create(&dir.path().join("lake")).unwrap();
-    let world = Arc::new(Mutex::new(World { now: HOUR, ..World::default() }));
+    // Twenty minutes before an hour is over: it closes in the middle, and what comes late opens it again.
+    let world = Arc::new(Mutex::new(World { now: HOUR + 2_400_000, ..World::default() }));
     let view = |random: &mut u64, mine: &Arc<Mutex<BTreeSet<u32>>>| -> Arc<dyn Topic> {
         let incarnation = world.lock().unwrap().incarnation;
         Arc::new(View { world: world.clone(), incarnation, mine: mine.clone(), random: Mutex::new(draw(random, u64::MAX)) })
@@ -400,7 +401,7 @@ fn fill(sink: &mut Sink, world: &Arc<Mutex<World>>) {
             return Ok(());
         }
         world.saw("disk full");
-        Err(LakeError::Io { what: "write", path: key.path(table), source: Error::from(ErrorKind::StorageFull) })
+        Err(LakeError::Io { what: "write", path: key.path(table).into(), source: Error::from(ErrorKind::StorageFull) })
     });
 }
 
