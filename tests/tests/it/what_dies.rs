@@ -240,7 +240,7 @@ async fn live(dead: Dead, lake: &Lake, folder: &Path) {
         if let Some(agent) = &mut agent {
             agent.round(now).await.unwrap();
         }
-        if !(gone && dead == Dead::Sink) && !(gone && dead == Dead::Log) {
+        if !(gone && matches!(dead, Dead::Sink | Dead::Log)) {
             // What waits in the spool goes on by real time.
             let began = Instant::now();
             spool.retain(now.ms()).unwrap();
