@@ -59,17 +59,26 @@ impl Reader {
     /// Low and high watermark. Tries again while a partition moves between brokers.
     pub(super) fn bounds(&self, topic: &'static str, partition: i32) -> Result<Bounds, TransportError> {
         let deadline = Instant::now() + self.options.timeout;
+        // A part of the time at first, more each time: the broker that is asked may be gone.
+        let mut wait = self.options.timeout / 4;
         loop {
             // Events of the consumer, which nobody else serves.
             if let Some(Err(error)) = self.consumer.poll(Duration::ZERO) {
                 tracing::debug!(%error, "consumer");
             }
-            let left = deadline.saturating_duration_since(Instant::now());
-            match self.consumer.fetch_watermarks(topic, partition, left) {
+            let left = || deadline.saturating_duration_since(Instant::now());
+            match self.consumer.fetch_watermarks(topic, partition, left().min(wait)) {
                 Ok((start, end)) => {
                     return Ok(Bounds { start: u64::try_from(start).unwrap_or(0), end: u64::try_from(end).unwrap_or(0) });
                 }
-                Err(error) if moving(&error) && Instant::now() + RETRY < deadline => std::thread::sleep(RETRY),
+                Err(error) if moving(&error) && left() > RETRY => {
+                    // Who reads nothing learns of a new leader only when it asks.
+                    if let Err(error) = self.consumer.fetch_metadata(Some(topic), left().min(wait)) {
+                        tracing::debug!(%error, topic, "no word on its leaders");
+                    }
+                    std::thread::sleep(left().min(RETRY));
+                    wait *= 2;
+                }
                 Err(error) => return Err(self.options.properties.failed("ask for offsets", error)),
             }
         }
