@@ -29,7 +29,7 @@ pub struct Options {
     pub record_bytes: usize,
     /// Wait after the first try that failed, doubled up to `retry_most`. Default 500 ms.
     pub retry_first: Duration,
-    /// Longest wait between two tries. Default 30 s.
+    /// Longest wait between two tries. Default 10 s.
     pub retry_most: Duration,
 }
 
@@ -39,7 +39,7 @@ impl Default for Options {
             bytes: 1 << 30,
             record_bytes: local::Options::default().record_bytes,
             retry_first: Duration::from_millis(500),
-            retry_most: Duration::from_secs(30),
+            retry_most: Duration::from_secs(10),
         }
     }
 }

@@ -59,7 +59,10 @@ impl Properties {
         config
             .set("client.id", format!("strandline-{role}"))
             .set("socket.keepalive.enable", "true")
-            .set("reconnect.backoff.max.ms", "5000")
+            .set("reconnect.backoff.max.ms", "1000")
+            // A leader that died is asked again and again until somebody asks who leads now; librdkafka does so every five minutes.
+            .set("topic.metadata.refresh.interval.ms", "5000")
+            .set("metadata.max.age.ms", "10000")
             .set("log.connection.close", "false");
         if role == PRODUCER && !COMPRESSION.iter().any(|key| self.given.contains_key(*key)) {
             config.set(COMPRESSION[0], "zstd");
