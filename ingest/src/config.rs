@@ -433,8 +433,6 @@ impl AgentConfig {
             _ => return Err(ConfigError::Missing("--node and --target go together: the node's name, and its page")),
         }
         let files = files(&file.file_sd_configs, defaults.clone())?;
-        let kafka = kafka(file.kafka, args.kafka, false)?;
-        let log_dir = one_log(args.log_dir.or(file.log_dir), kafka.is_some())?;
         let interval = args.interval.or(file.interval).map_or(15_000, Span::ms);
         let timeout = file.timeout.map_or(interval.min(10_000), Span::ms);
         positive("interval", interval)?;
@@ -451,6 +449,8 @@ impl AgentConfig {
                  the file",
             ));
         }
+        let kafka = kafka(file.kafka, args.kafka, false)?;
+        let log_dir = one_log(args.log_dir.or(file.log_dir), kafka.is_some())?;
         let mut options = agent::Options::new(&cluster);
         options.interval_ms =
             u32::try_from(interval).map_err(|_| ConfigError::Bad { key: "interval", reason: "at most 49 days".to_owned() })?;

@@ -424,8 +424,9 @@ mod tests {
             slice("mig-3", "MIG-y", Some(("GPU-a", "3g.40gb"))),
         ]);
         let (page, joined) = join(&mut memory, &text, by_claim("mig-1"), 0);
-        assert_eq!(page.devices[0].sample.device, "GPU-a/9");
-        assert_eq!((pods(&page, 0), pods(&page, 1), joined.unmatched), (vec!["p"], vec![], vec![]));
+        let ids: Vec<&str> = page.devices.iter().map(|device| device.sample.device.as_str()).collect();
+        assert_eq!(ids, ["GPU-a/2", "GPU-a/9"]);
+        assert_eq!((pods(&page, 0), pods(&page, 1), joined.unmatched), (vec![], vec!["p"], vec![]));
         // Two alike: the pod holds one of them, and which is not guessed.
         let two = text + &line("GPU-a", ",GPU_I_ID=\"10\",GPU_I_PROFILE=\"1g.10gb\"");
         memory.set_slices(vec![slice("mig-1", "MIG-x", Some(small)), slice("mig-2", "MIG-z", Some(small))]);
