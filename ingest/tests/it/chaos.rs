@@ -16,6 +16,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 const PARTITIONS: u32 = 2;
 const HOUR: i64 = 1_772_445_600_000;
@@ -190,12 +191,24 @@ struct AgentOf {
 impl AgentOf {
     /// The spool of this life; it is opened where there is none.
     fn spool(&mut self, there: &Arc<dyn Topic>) -> &Spool {
-        self.spool.get_or_insert_with(|| {
+        // Some fifteen rounds.
+        let options = spool::Options { bytes: 1600, ..spool::Options::default() };
+        let open = || {
             let there = there.clone();
             let connect: spool::Connect = Box::new(move || Ok(there.clone()));
-            // Some fifteen rounds.
-            let options = spool::Options { bytes: 1600, ..spool::Options::default() };
-            Spool::open(&self.dir, vec![(SAMPLES, connect)], options).unwrap()
+            Spool::open(&self.dir, vec![(SAMPLES, connect)], options)
+        };
+        self.spool.get_or_insert_with(|| {
+            // A process that another test starts has the lock of the life before for a moment, until it is another program.
+            let began = Instant::now();
+            loop {
+                match open() {
+                    Err(TransportError::Locked { .. }) if began.elapsed() < Duration::from_secs(10) => {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                    opened => return opened.unwrap(),
+                }
+            }
         })
     }
 
