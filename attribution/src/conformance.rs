@@ -120,6 +120,7 @@ fn known(case: Case) -> Known {
         gpus: case.gpus.into_iter().map(gpu).collect(),
         slices: case.resource_slices.into_iter().map(slice).collect(),
         admin_claims,
+        unread_claims: BTreeSet::new(),
         ended_pods: case.pod_phases.into_iter().filter_map(terminal).collect(),
     }
 }

@@ -58,6 +58,12 @@ pub struct SliceDevice {
     pub product: Option<String>,
 }
 
+/// A ResourceClaim: namespace and name.
+pub type ClaimName = (String, String);
+
+/// A device that a claim names: namespace and name of the claim, driver, pool, device.
+pub type ClaimedDevice = (String, String, String, String, String);
+
 /// What is known of the node beside the kubelet's answer.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
@@ -65,8 +71,11 @@ pub struct Known {
     pub gpus: Vec<NodeGpu>,
     /// Devices of its ResourceSlices.
     pub slices: Vec<SliceDevice>,
-    /// Claims with admin access, (namespace, name, driver, pool, device): they look at a device and hold nothing.
-    pub admin_claims: BTreeSet<(String, String, String, String, String)>,
+    /// Devices by claims with admin access: these look at a device and hold nothing.
+    pub admin_claims: BTreeSet<ClaimedDevice>,
+    /// Claims, (namespace, name), of which it is not known yet whether they have admin access: their devices are held by nobody
+    /// that can be named.
+    pub unread_claims: BTreeSet<ClaimName>,
     /// Pods, (namespace, name), that the API server knows to have ended; older kubelets list them still.
     pub ended_pods: BTreeSet<(String, String)>,
 }
@@ -173,6 +182,13 @@ struct Claims {
     kinds: Vec<IdKind>,
 }
 
+/// The claims by which pods hold GPUs, or look at them.
+pub fn claims(list: &ListPodResourcesResponse, names: &ResourceNames) -> BTreeSet<ClaimName> {
+    let claims = list.pod_resources.iter().flat_map(|pod| &pod.containers).flat_map(|container| &container.dynamic_resources);
+    let of_gpus = claims.filter(|claim| claim.claim_resources.iter().any(|result| names.drivers.contains(&result.driver_name)));
+    of_gpus.map(|claim| (claim.claim_namespace.clone(), claim.claim_name.clone())).collect()
+}
+
 /// Resolves one answer of the kubelet against what is known of the node.
 pub fn holders(list: &ListPodResourcesResponse, known: &Known, names: &ResourceNames) -> Holders {
     let mut devices: BTreeMap<Device, Claims> = BTreeMap::new();
@@ -214,7 +230,10 @@ pub fn holders(list: &ListPodResourcesResponse, known: &Known, names: &ResourceN
                         continue;
                     }
                     let mut id = format!("{}/{}/{}", result.driver_name, result.pool_name, result.device_name);
-                    let found = index.by_claim(result).map(|device| (device, IdKind::Claim(name, result.share_id.is_some())));
+                    let found = match known.unread_claims.contains(&name) {
+                        true => Err(JoinReason::ClaimUnread),
+                        false => index.by_claim(result).map(|device| (device, IdKind::Claim(name, result.share_id.is_some()))),
+                    };
                     if let Some(share) = result.share_id.as_deref().filter(|_| found.is_ok()) {
                         id = format!("{id}/{share}");
                     }

@@ -5,16 +5,14 @@
 //! ([`pods`](crate::pods)) serves both. The generated file is checked in; `cargo test -p attribution` makes it anew from
 //! `proto/pods.proto` and compares.
 
-use std::{
-    collections::HashMap,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{collections::HashMap, path::Path, time::Duration};
 
 use prost::Message;
 use schemas::Timestamp;
 use serde_json::{Value, json};
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
+
+use crate::socket::{Socket, SocketError};
 
 #[allow(missing_docs, clippy::all)]
 #[rustfmt::skip]
@@ -28,78 +26,26 @@ pub const DEFAULT_SOCKET: &str = "/var/lib/kubelet/pods-api/pods-api.sock";
 /// Largest answer that we take: a node's pods, each with its whole spec and status.
 pub const MAX_ANSWER_BYTES: usize = 64 << 20;
 
-/// Why the kubelet did not tell its pods.
-#[derive(Debug, thiserror::Error)]
-pub enum KubeletError {
-    /// Nothing lies at the socket's path.
-    #[error("no pods socket at {}; it is there from Kubernetes 1.37 on: mount the kubelet's pods-api folder, or leave `pods_socket` out", .0.display())]
-    NoSocket(PathBuf),
-    /// A path that is no valid address.
-    #[error("`{}` cannot be the address of a unix socket", .0.display())]
-    BadPath(PathBuf),
-    /// The call failed or was refused.
-    #[error("the kubelet at {} refused ListPods ({code}): {message}", .socket.display())]
-    Refused {
-        /// The socket.
-        socket: PathBuf,
-        /// gRPC code.
-        code: tonic::Code,
-        /// The kubelet's words.
-        message: String,
-    },
-    /// No answer in time.
-    #[error("no answer from the kubelet at {} in {timeout:?}; is it overloaded?", .socket.display())]
-    Timeout {
-        /// The socket.
-        socket: PathBuf,
-        /// The limit.
-        timeout: Duration,
-    },
-}
-
-impl KubeletError {
-    /// A short word for metrics.
-    pub fn reason(&self) -> &'static str {
-        match self {
-            Self::NoSocket(_) | Self::BadPath(_) => "no_socket",
-            Self::Refused { .. } => "refused",
-            Self::Timeout { .. } => "timeout",
-        }
-    }
-
-    /// Every word of [`Self::reason`].
-    pub const REASONS: &'static [&'static str] = &["no_socket", "refused", "timeout"];
-}
-
 /// A client of one kubelet. Connects at the first call and again after a restart of the kubelet.
 #[derive(Clone, Debug)]
 pub struct Client {
-    socket: PathBuf,
-    timeout: Duration,
+    socket: Socket,
     inner: PodsClient<Channel>,
 }
 
 impl Client {
     /// A client of the kubelet at `socket` that waits at most `timeout` for an answer. Must be called inside a tokio runtime.
-    pub fn new(socket: &Path, timeout: Duration) -> Result<Self, KubeletError> {
-        let bad = || KubeletError::BadPath(socket.to_owned());
-        let address = format!("unix://{}", socket.to_str().ok_or_else(bad)?);
-        let endpoint = Endpoint::from_shared(address).map_err(|_| bad())?;
-        let inner = PodsClient::new(endpoint.connect_lazy()).max_decoding_message_size(MAX_ANSWER_BYTES);
-        Ok(Self { socket: socket.to_owned(), timeout, inner })
+    pub fn new(socket: &Path, timeout: Duration) -> Result<Self, SocketError> {
+        let advice = "it is there from Kubernetes 1.37 on: mount the kubelet's pods-api folder, or leave `pods_socket` out";
+        let socket = Socket { service: "pods", advice, path: socket.to_owned(), timeout };
+        let inner = PodsClient::new(socket.channel()?).max_decoding_message_size(MAX_ANSWER_BYTES);
+        Ok(Self { socket, inner })
     }
 
     /// Every pod of the node, as JSON; one that cannot be read is JSON without its fields, which the reader refuses and counts.
-    pub async fn list(&mut self) -> Result<Vec<Vec<u8>>, KubeletError> {
-        let (socket, timeout) = (self.socket.clone(), self.timeout);
-        match tokio::time::timeout(timeout, self.inner.list_pods(v1alpha1::ListPodsRequest {})).await {
-            Ok(Ok(answer)) => Ok(answer.into_inner().pods.iter().map(|pod| json_of(pod)).collect()),
-            Ok(Err(_)) if !socket.exists() => Err(KubeletError::NoSocket(socket)),
-            Ok(Err(status)) => {
-                Err(KubeletError::Refused { socket, code: status.code(), message: status.message().chars().take(500).collect() })
-            }
-            Err(_) => Err(KubeletError::Timeout { socket, timeout }),
-        }
+    pub async fn list(&mut self) -> Result<Vec<Vec<u8>>, SocketError> {
+        let answer = self.socket.answer("ListPods", self.inner.list_pods(v1alpha1::ListPodsRequest {})).await?;
+        Ok(answer.pods.iter().map(|pod| json_of(pod)).collect())
     }
 }
 

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! Pure but for the clients: [`podres`] and [`kubelet`] of the kubelet, and `watch` of the API server behind feature `kube`.
-//! Modules in reading order: [`ids`], [`holders`], [`podres`], [`pods`], [`kubelet`], [`slices`], `watch`, [`conformance`].
+//! Modules in reading order: [`ids`], [`holders`], [`socket`], [`podres`], [`pods`], [`kubelet`], [`slices`],
+//! `watch`, [`conformance`].
 
 pub mod conformance;
 pub mod holders;
@@ -17,7 +18,9 @@ pub mod kubelet;
 pub mod podres;
 pub mod pods;
 pub mod slices;
+pub mod socket;
 #[cfg(feature = "kube")]
 pub mod watch;
 
 pub use holders::{Held, Holders, Known, NodeGpu, ResourceNames};
+pub use socket::SocketError;

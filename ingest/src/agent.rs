@@ -16,14 +16,14 @@
 use crate::clock::Clock;
 use crate::join::{self, Answer, Memory};
 use crate::local::Local;
-use crate::page::{self, Page, PageFault};
+use crate::page;
 use crate::publish;
 use crate::schedule::Schedule;
 use crate::scrape::{Address, Body, ScrapeFault, Scraper};
 use crate::sightings::Sightings;
 use crate::transport::{Record, Topic, TransportError, partition_of};
-use attribution::holders::SliceDevice;
-use attribution::{podres, pods};
+use attribution::holders::{ClaimName, SliceDevice};
+use attribution::{SocketError, podres, pods};
 use schemas::Timestamp;
 use schemas::proto::{Allocation, Holding, Message, Node, ScrapeRound, allocation};
 use schemas::status::{HoldingSource, JoinReason, ScrapeStatus};
@@ -36,11 +36,14 @@ use tokio::sync::Semaphore;
 use tokio::task::{JoinError, JoinSet};
 
 mod inventory;
+mod round;
 mod state;
 mod targets;
 
 use inventory::Inventory;
 pub use inventory::SOURCE;
+use round::{Fault, fill};
+pub use round::{Gathered, RoundReport};
 use state::{State, TargetState, from_hex, load, state_key, to_hex};
 pub use targets::Changed;
 
@@ -125,7 +128,7 @@ pub enum AgentError {
         node: String,
         /// Why.
         #[source]
-        source: podres::PodresError,
+        source: SocketError,
     },
     /// Two targets under one name.
     #[error("two targets are called {node} with the page {address}; a round could not be told from another")]
@@ -159,66 +162,6 @@ fn advice(error: &std::io::Error) -> &'static str {
             "it is damaged: move it away, and the agent goes on from what its log tells; only its sequences begin anew"
         }
         _ => "give the agent a directory of its own that it may write (--state-dir)",
-    }
-}
-
-/// What a round did.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct RoundReport {
-    /// Rounds by status.
-    pub by_status: BTreeMap<&'static str, u64>,
-    /// Milliseconds from the request to the whole answer, of page and kubelet, by status of the round.
-    pub took_ms: BTreeMap<&'static str, u64>,
-    /// Devices on all pages.
-    pub devices: u64,
-    /// Series read.
-    pub series: u64,
-    /// Lines kept out.
-    pub bad_lines: u64,
-    /// The same by reason.
-    pub bad_lines_by_reason: BTreeMap<&'static str, u64>,
-    /// Readings that were dropped, clipped or in conflict, by reason.
-    pub faults: BTreeMap<&'static str, u64>,
-    /// What the caps on pages dropped: samples of unknown metrics, samples of devices, labels.
-    pub capped: [u64; 3],
-    /// Series that stood twice on a page.
-    pub duplicate_series: u64,
-    /// Labels that the contract refused.
-    pub refused_labels: u64,
-    /// Devices whose labels name another pod than the kubelet.
-    pub label_disagreements: u64,
-    /// Ids of kubelets that no device answers to, and did not in the round before.
-    pub newly_unmatched: u64,
-    /// Targets whose devices could not be joined, by reason.
-    pub join_reasons: BTreeMap<&'static str, u64>,
-    /// Sighting states published.
-    pub sightings: u64,
-    /// States of holdings by the node's own kubelet that were published.
-    pub local_states: u64,
-    /// Pods of the node's own kubelet that could not be read.
-    pub refused_pods: u64,
-    /// Messages.
-    pub messages: u64,
-    /// Bytes of messages.
-    pub bytes: u64,
-    /// Parts that no message had room for.
-    pub left_out: u64,
-}
-
-/// A round that is gathered and not yet published.
-#[derive(Debug, Clone, Default)]
-pub struct Gathered {
-    samples: Vec<Record>,
-    allocations: Vec<Record>,
-    nodes: Vec<Record>,
-    /// What it found.
-    pub report: RoundReport,
-}
-
-impl Gathered {
-    /// Whether nothing was gathered.
-    pub fn is_empty(&self) -> bool {
-        self.samples.is_empty() && self.allocations.is_empty() && self.nodes.is_empty()
     }
 }
 
@@ -438,6 +381,18 @@ impl Agent {
         }
     }
 
+    /// Takes what the API server says of claims; none: it is not asked.
+    pub fn know_claims(&mut self, claims: Option<&join::Claims>) {
+        for known in self.targets.iter_mut().flatten().filter(|known| known.target.podres_socket.is_some()) {
+            known.memory.set_claims(claims.cloned());
+        }
+    }
+
+    /// The claims that kubelets listed last.
+    pub fn claims(&self) -> BTreeSet<ClaimName> {
+        self.known().flat_map(|(_, known)| known.memory.listed_claims()).cloned().collect()
+    }
+
     /// Takes by how much this agent's clock, which dates rounds, is ahead of the API server's, in ms; none: it is not known. Rounds
     /// from now on carry it.
     pub fn know_skew(&mut self, skew_ms: Option<i64>) {
@@ -649,24 +604,6 @@ impl Known {
     }
 }
 
-/// Why a round has no page.
-#[derive(Debug, thiserror::Error)]
-enum Fault {
-    #[error(transparent)]
-    Scrape(ScrapeFault),
-    #[error(transparent)]
-    Page(PageFault),
-}
-
-impl Fault {
-    fn status(&self) -> ScrapeStatus {
-        match self {
-            Fault::Scrape(fault) => fault.status(),
-            Fault::Page(fault) => fault.status(),
-        }
-    }
-}
-
 fn podres_client(target: &Target, options: &Options) -> Result<Option<podres::Client>, AgentError> {
     let client = target.podres_socket.as_deref().map(|socket| podres::Client::new(socket, options.timeout));
     client.transpose().map_err(|source| AgentError::Podres { node: target.node.clone(), source })
@@ -678,34 +615,7 @@ async fn ask(podres: &mut Option<podres::Client>) -> Answer {
         Ok(list) => Answer::Listed(list),
         Err(error) => {
             tracing::debug!(%error, "no pod-resources answer");
-            let reason: JoinReason = error.reason();
-            Answer::Failed(reason)
+            Answer::Failed(error.join_reason())
         }
     }
-}
-
-fn fill(round: &mut ScrapeRound, report: &mut RoundReport, page: Page) {
-    let count = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
-    round.series = count(page.counts.series);
-    round.bad_lines = count(page.counts.bad_lines);
-    round.duplicate_series = count(page.counts.duplicate_series);
-    round.refused_labels = count(page.counts.refused_labels);
-    report.devices += page.devices.len() as u64;
-    report.series += page.counts.series;
-    report.bad_lines += page.counts.bad_lines;
-    report.duplicate_series += page.counts.duplicate_series;
-    report.refused_labels += page.counts.refused_labels;
-    let bad_ids = page.counts.bad_lines - page.bad_lines.count;
-    let by_reason = page.bad_lines.by_reason.into_iter().chain([(page::BAD_DEVICE_ID, bad_ids)]);
-    for (reason, count) in by_reason {
-        *report.bad_lines_by_reason.entry(reason).or_default() += count;
-    }
-    for (reason, count) in page.counts.faults {
-        *report.faults.entry(reason).or_default() += count;
-    }
-    let capped = [page.counts.extra_dropped, page.counts.devices_dropped, page.counts.labels_dropped];
-    report.capped.iter_mut().zip(capped).for_each(|(sum, count)| *sum += count);
-    round.devices = page.devices.into_iter().map(|d| d.sample).collect();
-    round.extra = page.extra;
-    round.rejects = page.rejects;
 }

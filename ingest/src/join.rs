@@ -11,7 +11,7 @@
 //! something else than the kubelet are data, and each says so in its row.
 
 use crate::page::{Device, Page, PagePod};
-use attribution::holders::{self, NodeInstance, SliceDevice};
+use attribution::holders::{self, ClaimName, ClaimedDevice, NodeInstance, SliceDevice};
 use attribution::ids::{Target, shape};
 use attribution::podres::v1::ListPodResourcesResponse;
 use attribution::{Held, Holders, Known, NodeGpu, ResourceNames};
@@ -32,8 +32,21 @@ pub struct Memory {
     gpus: BTreeMap<String, NodeGpu>,
     /// Devices of its ResourceSlices, which claims name.
     slices: Vec<SliceDevice>,
+    /// What the API server says of claims, where it is asked.
+    claims: Option<Claims>,
+    /// The claims of the last listing.
+    listed_claims: BTreeSet<ClaimName>,
     /// The last good listing, resolved, and when it was made.
     last_good: Option<(Timestamp, Holders)>,
+}
+
+/// What the API server says of claims.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Claims {
+    /// Those that it was asked for, and said what they are or could not. Any other of a listing holds nothing until it was.
+    pub read: BTreeSet<ClaimName>,
+    /// Devices that claims with admin access look at.
+    pub admin: BTreeSet<ClaimedDevice>,
 }
 
 /// What the node's kubelet said this round.
@@ -91,7 +104,8 @@ pub fn owners(memory: &mut Memory, page: Option<&mut Page>, answer: Answer, at: 
             Joined::default()
         }
         Answer::Listed(list) => {
-            let known = Known { gpus: memory.gpus_with_listed(&list), slices: memory.slices.clone(), ..Known::default() };
+            memory.listed_claims = holders::claims(&list, &options.names);
+            let known = memory.known(&list);
             let found = holders::holders(&list, &known, &options.names);
             let mut joined = Joined { unmatched: unmatched(&found, &list, page, have_page), ..Joined::default() };
             if found.held.is_empty() && !joined.unmatched.is_empty() {
@@ -202,6 +216,25 @@ impl Memory {
     /// Takes the devices of the node's ResourceSlices as they are now; those before are forgotten.
     pub fn set_slices(&mut self, slices: Vec<SliceDevice>) {
         self.slices = slices;
+    }
+
+    /// Takes what the API server says of claims; none: it is not asked, and every claim holds its devices.
+    pub fn set_claims(&mut self, claims: Option<Claims>) {
+        self.claims = claims;
+    }
+
+    /// The claims of the last listing.
+    pub fn listed_claims(&self) -> &BTreeSet<ClaimName> {
+        &self.listed_claims
+    }
+
+    fn known(&self, list: &ListPodResourcesResponse) -> Known {
+        let (admin_claims, unread_claims) = match &self.claims {
+            Some(claims) => (claims.admin.clone(), self.listed_claims.difference(&claims.read).cloned().collect()),
+            None => Default::default(),
+        };
+        let gpus = self.gpus_with_listed(list);
+        Known { gpus, slices: self.slices.clone(), admin_claims, unread_claims, ..Known::default() }
     }
 
     /// Adds the devices of a page. They stay known when a later page lacks them: the kubelet may still name them.
@@ -410,6 +443,29 @@ mod tests {
         memory.set_slices(vec![slice("gpu-0", "GPU-a", None)]);
         let (page, joined) = join(&mut memory, &text, answer, 1);
         assert_eq!((pods(&page, 0), joined.reason, joined.unmatched), (vec!["p"], None, vec![]));
+    }
+
+    #[test]
+    fn a_claim_holds_once_it_is_known_not_to_look_only() {
+        let (mut memory, text, answer) = (Memory::default(), line("GPU-a", ""), by_claim("gpu-0"));
+        memory.set_slices(vec![slice("gpu-0", "GPU-a", None)]);
+        memory.set_claims(Some(Claims::default()));
+        let (page, joined) = join(&mut memory, &text, answer.clone(), 0);
+        assert_eq!((pods(&page, 0), joined.reason), (vec![], Some(JoinReason::ClaimUnread)));
+        assert_eq!(joined.unmatched, ["gpu.nvidia.com/n1/gpu-0"]);
+        let name = memory.listed_claims().first().cloned().unwrap();
+        let read = BTreeSet::from([name.clone()]);
+        memory.set_claims(Some(Claims { read: read.clone(), admin: BTreeSet::new() }));
+        let (page, joined) = join(&mut memory, &text, answer.clone(), 1);
+        assert_eq!((pods(&page, 0), joined.reason, joined.unmatched), (vec!["p"], None, vec![]));
+        let looks = (name.0, name.1, "gpu.nvidia.com".to_owned(), "n1".to_owned(), "gpu-0".to_owned());
+        memory.set_claims(Some(Claims { read, admin: BTreeSet::from([looks]) }));
+        let (page, joined) = join(&mut memory, &text, answer, 2);
+        assert_eq!(
+            (pods(&page, 0), joined.listed, joined.unmatched),
+            (vec![], Some(vec![]), vec![]),
+            "it looks, and holds nothing"
+        );
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::transport::kafka::Kafka;
 use crate::transport::local::{self, Log, TopicSpec};
 use crate::transport::spool::{Connect, Counts, Spool};
 use crate::transport::{Topic, TransportError};
-use attribution::kubelet::KubeletError;
+use attribution::SocketError;
 use attribution::watch::ApiError;
 use lake::{Lake, LakeError};
 use schemas::Timestamp;
@@ -105,7 +105,7 @@ pub async fn agent(
     count_reload(&metrics, "ok", 0);
     count_reload(&metrics, "failed", 0);
     if config.local_pods.is_some() {
-        for reason in KubeletError::REASONS {
+        for reason in SocketError::REASONS {
             metrics.counter(sources::UNLISTED.0, sources::UNLISTED.1, &[("reason", reason)]).add(0);
         }
     }
@@ -149,7 +149,7 @@ pub async fn agent(
         let interval_ms = i64::from(config.options.interval_ms);
         let take_every_ms = interval_ms.min(TAKE_EVERY_MS);
         if !gathered.is_empty() && due(taken, take_every_ms, now) {
-            sources.unknown(gathered.report.newly_unmatched);
+            sources.unknown(gathered.report.newly_unmatched, agent.claims());
             taking.take(&mut agent, std::mem::take(&mut gathered), now).await?;
             taker.count(&metrics);
             taken = Some(now);

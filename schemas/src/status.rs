@@ -173,6 +173,8 @@ words! {
         DeviceUnknown = "device_unknown",
         /// Two pods hold one device that is not shared.
         Conflict = "conflict",
+        /// By a claim of which the API server has not said yet whether it holds its devices or only looks at them.
+        ClaimUnread = "claim_unread",
     }
 }
 

@@ -49,7 +49,7 @@ impl Resource {
     }
 
     /// Paths, the newest version first.
-    const fn paths(self) -> &'static [&'static str] {
+    pub(super) const fn paths(self) -> &'static [&'static str] {
         match self {
             Self::Pods => &["/api/v1/pods"],
             Self::Nodes => &["/api/v1/nodes"],

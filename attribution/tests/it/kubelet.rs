@@ -7,8 +7,9 @@ use std::{
 };
 
 use attribution::{
+    SocketError,
     kubelet::{
-        Client, KubeletError, json_of,
+        Client, json_of,
         v1alpha1::{self as api, pods_server},
     },
     pods::{Book, Options, Receipt},
@@ -92,7 +93,7 @@ async fn a_nodes_pods_become_holdings() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("pods.sock");
     let mut client = Client::new(&socket, Duration::from_secs(20)).unwrap();
-    assert!(matches!(client.list().await, Err(KubeletError::NoSocket(_))));
+    assert!(matches!(client.list().await, Err(SocketError::NoSocket { .. })));
     let kubelet = Kubelet::default();
     serve(&socket, kubelet.clone());
     let said = client.list().await.unwrap_err();

@@ -9,9 +9,9 @@ mod pods;
 use std::{fs, path::Path, time::Duration};
 
 use attribution::{
-    conformance,
+    SocketError, conformance,
     podres::{
-        Client, PodresError,
+        Client,
         v1::{self, pod_resources_lister_server as server},
     },
 };
@@ -111,7 +111,7 @@ async fn a_client_reads_big_answers_and_outlives_the_kubelet() {
     let socket = dir.path().join("kubelet.sock");
     let timeout = Duration::from_secs(20);
     let mut client = Client::new(&socket, timeout).unwrap();
-    assert!(matches!(client.list().await, Err(PodresError::NoSocket(_))));
+    assert!(matches!(client.list().await, Err(SocketError::NoSocket { .. })));
 
     // More than gRPC's default limit of 4 MiB.
     let pod = |n: usize| v1::PodResources { name: format!("pod-{n}-{}", "x".repeat(1000)), ..Default::default() };
@@ -126,8 +126,8 @@ async fn a_client_reads_big_answers_and_outlives_the_kubelet() {
     fs::remove_file(&socket).unwrap();
     let restarted = serve(&socket, Kubelet(v1::ListPodResourcesResponse::default()));
     // The broken connection is found out at the next call or the one after.
-    let limited = |answer: &Result<usize, PodresError>| {
-        matches!(answer, Err(PodresError::Refused { code: tonic::Code::ResourceExhausted, .. }))
+    let limited = |answer: &Result<usize, SocketError>| {
+        matches!(answer, Err(SocketError::Refused { code: tonic::Code::ResourceExhausted, .. }))
     };
     let (first, second) = (client.list().await, client.list().await);
     let codes = [first, second].map(|answer| answer.map(|list| list.pod_resources.len()));
@@ -141,6 +141,6 @@ async fn a_kubelet_that_hangs_is_given_up() {
     let socket = dir.path().join("kubelet.sock");
     let running = serve(&socket, Kubelet(v1::ListPodResourcesResponse::default()));
     let mut client = Client::new(&socket, Duration::from_millis(100)).unwrap();
-    assert!(matches!(client.allocatable().await, Err(PodresError::Timeout { .. })));
+    assert!(matches!(client.allocatable().await, Err(SocketError::Timeout { .. })));
     running.shutdown_background();
 }

@@ -1,20 +1,23 @@
 //! The API server as the agent's source: which exporters there are, which devices claims name, and how far the clocks are apart.
 //!
 //! ```text
-//! every refresh: list exporters' pods ──> targets ──────┐
-//!                list ResourceSlices ──> claims' devices ├─> one Look ──> the agent
-//!                Date of both answers ──> the clocks ────┘
+//! every refresh: list exporters' pods ──> targets ────────┐
+//!                list ResourceSlices ──> claims' devices   ├─> one Look ──> the agent
+//!                get claims ──> which of them look only    │
+//!                Date of the answers ──> the clocks ───────┘
 //! ```
 //!
-//! Lists, not watches: what is asked for is a page or two, and every agent of a cluster may ask. What cannot be had is counted, said
+//! Lists, not watches: what is asked for is a page or two, and every agent of a cluster may ask. Of claims only those are asked for
+//! that a kubelet lists, and each once. What cannot be had is counted, said
 //! once, and leaves what was known before as it was.
 
 use super::{Discovery, targets};
 use crate::agent::Target;
 use crate::clock::Clock;
 use crate::discovery::Defaults;
-use attribution::holders::SliceDevice;
-use attribution::watch::{Api, ApiError, list_slices};
+use crate::join::Claims;
+use attribution::holders::{ClaimName, ClaimedDevice, SliceDevice};
+use attribution::watch::{Api, ApiError, admin_access, list_slices};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -27,6 +30,8 @@ const AT_LEAST: Duration = Duration::from_secs(1);
 const MAX_WRONG_MS: i64 = 250;
 /// Looks at the start that come soon, so that the clocks are known within seconds.
 const SOON: u32 = 8;
+/// Most claims asked for at one look; the others are at the next.
+const CLAIMS_A_LOOK: usize = 256;
 
 /// How the API server is used.
 #[derive(Debug, Clone, PartialEq)]
@@ -52,6 +57,8 @@ pub struct Wanted {
     pub nodes: BTreeSet<String>,
     /// Grows where a kubelet names a device that nobody knows: its slice may be new.
     pub unknown: u64,
+    /// Claims that kubelets list.
+    pub claims: BTreeSet<ClaimName>,
 }
 
 /// What one look found.
@@ -61,6 +68,8 @@ pub struct Look {
     pub targets: Option<Vec<Target>>,
     /// Devices that claims name, by node; none: they were not looked for, or could not be had.
     pub slices: Option<BTreeMap<String, Vec<SliceDevice>>>,
+    /// What it says of claims; none: they were not looked for.
+    pub claims: Option<Claims>,
     /// The API server's clock minus ours in ms, once it is known well enough.
     pub ahead_ms: Option<i64>,
     /// Requests that failed, by reason.
@@ -75,6 +84,8 @@ pub struct Source {
     how: Options,
     wanted: watch::Receiver<Wanted>,
     clock: Arc<dyn Clock>,
+    /// Claims that were read, with the devices that each has admin access to.
+    claims: BTreeMap<ClaimName, Vec<ClaimedDevice>>,
     /// What could not be listed at the last look, and why.
     failing: BTreeMap<&'static str, &'static str>,
     /// What was refused at the last look.
@@ -89,7 +100,7 @@ impl Source {
             Arc::new(move || clock.now())
         };
         let api = Api::connect(how.kubeconfig.as_deref(), now, how.timeout).await?;
-        Ok(Source { api, how, wanted, clock, failing: BTreeMap::new(), refused: BTreeSet::new() })
+        Ok(Source { api, how, wanted, clock, claims: BTreeMap::new(), failing: BTreeMap::new(), refused: BTreeSet::new() })
     }
 
     /// Looks again and again, until nobody listens any more.
@@ -98,7 +109,8 @@ impl Source {
         loop {
             let wanted = self.wanted.borrow_and_update().clone();
             let look = self.look(&wanted).await;
-            let soon = number < SOON && look.ahead_ms.is_none() && look.failures.is_empty();
+            let clocks = number < SOON && look.ahead_ms.is_none() && look.failures.is_empty();
+            let soon = clocks || look.claims.as_ref().is_some_and(|claims| claims.read.len() < wanted.claims.len());
             if looks.send(look).await.is_err() {
                 return;
             }
@@ -138,6 +150,7 @@ impl Source {
                 slices.by_node.retain(|node, _| wanted.nodes.contains(node));
                 look.slices = Some(slices.by_node);
             }
+            look.claims = Some(self.read_claims(&wanted.claims, &mut look).await);
         }
         for what in refused.difference(&self.refused) {
             look.refused += 1;
@@ -150,6 +163,23 @@ impl Source {
         }
         look.ahead_ms = self.api.ahead_ms().filter(|(_, wrong)| *wrong <= MAX_WRONG_MS).map(|(ahead, _)| ahead);
         look
+    }
+
+    /// What is known of `wanted`. Where the server does not tell, a claim holds its devices, as nearly all do, and is asked for again.
+    async fn read_claims(&mut self, wanted: &BTreeSet<ClaimName>, look: &mut Look) -> Claims {
+        self.claims.retain(|claim, _| wanted.contains(claim));
+        let unread: Vec<&ClaimName> = wanted.iter().filter(|claim| !self.claims.contains_key(*claim)).collect();
+        let mut read: BTreeSet<ClaimName> = BTreeSet::new();
+        for claim in unread.iter().take(CLAIMS_A_LOOK) {
+            let found = admin_access(&self.api, claim).await;
+            let Some(devices) = self.listed("resourceclaims", found, look) else {
+                read = unread.iter().map(|claim| (*claim).clone()).collect();
+                break;
+            };
+            self.claims.insert((*claim).clone(), devices);
+        }
+        read.extend(self.claims.keys().cloned());
+        Claims { read, admin: self.claims.values().flatten().cloned().collect() }
     }
 
     fn targets(&self, found: super::Targets, refused: &mut BTreeSet<String>) -> Vec<Target> {

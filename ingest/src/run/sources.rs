@@ -5,10 +5,11 @@ use crate::agent::{Agent, Target};
 use crate::clock::Clock;
 use crate::config::AgentConfig;
 use crate::discovery::{self, Found};
+use crate::join::Claims;
 use crate::kubernetes::source::{Look, Options, Source, Wanted};
-use attribution::holders::SliceDevice;
-use attribution::kubelet::{self, KubeletError};
+use attribution::holders::{ClaimName, SliceDevice};
 use attribution::watch::ApiError;
+use attribution::{SocketError, kubelet};
 use schemas::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -44,7 +45,7 @@ struct Kubelet {
 }
 
 /// A list of the node's pods as JSON, and when it was had.
-type List = (Timestamp, Result<Vec<Vec<u8>>, KubeletError>);
+type List = (Timestamp, Result<Vec<Vec<u8>>, SocketError>);
 
 /// The API server, and what it told last.
 struct Cluster {
@@ -52,6 +53,7 @@ struct Cluster {
     wanted: watch::Sender<Wanted>,
     looks: mpsc::Receiver<Look>,
     slices: BTreeMap<String, Vec<SliceDevice>>,
+    claims: Claims,
     ahead_ms: Option<i64>,
 }
 
@@ -149,12 +151,13 @@ impl Sources {
 
     /// Begins to ask the API server. Where it is away, the agent goes on without what it would tell, until it is back.
     async fn ask(&mut self, how: &Options, clock: &Arc<dyn Clock>, metrics: &Metrics) -> Result<(), ApiError> {
-        let (wanted, wants) = watch::channel(Wanted { nodes: self.nodes(Some(how)), unknown: 0 });
+        let (wanted, wants) = watch::channel(Wanted { nodes: self.nodes(Some(how)), ..Wanted::default() });
         let source = Source::connect(how.clone(), clock.clone(), wants).await?;
         let (sender, mut looks) = mpsc::channel(1);
         tokio::spawn(source.watch(sender));
         let first = tokio::time::timeout(FIRST_LOOK, looks.recv()).await;
-        self.cluster = Some(Cluster { how: how.clone(), wanted, looks, slices: BTreeMap::new(), ahead_ms: None });
+        let (slices, claims) = (BTreeMap::new(), Claims::default());
+        self.cluster = Some(Cluster { how: how.clone(), wanted, looks, slices, claims, ahead_ms: None });
         match first {
             Ok(Some(look)) => drop(self.take(look, metrics)),
             Ok(None) | Err(_) => tracing::warn!("the API server has not answered yet; the agent begins without it"),
@@ -204,7 +207,7 @@ impl Sources {
                 let before = self
                     .pods
                     .as_mut()
-                    .and_then(|pods| std::mem::replace(&mut pods.failing, result.as_ref().err().map(KubeletError::reason)));
+                    .and_then(|pods| std::mem::replace(&mut pods.failing, result.as_ref().err().map(SocketError::reason)));
                 match result {
                     Ok(pods) => {
                         if before.is_some() {
@@ -233,6 +236,9 @@ impl Sources {
         if let Some(slices) = look.slices {
             cluster.slices = slices;
         }
+        if let Some(claims) = look.claims {
+            cluster.claims = claims;
+        }
         // What was measured stands until there is something better: clocks drift slowly.
         cluster.ahead_ms = look.ahead_ms.or(cluster.ahead_ms);
         if let Some(ahead) = cluster.ahead_ms {
@@ -257,17 +263,23 @@ impl Sources {
     pub(super) fn tell(&self, agent: &mut Agent) {
         if let Some(cluster) = &self.cluster {
             agent.know_slices(&cluster.slices);
+            agent.know_claims(Some(&cluster.claims));
             agent.know_skew(cluster.ahead_ms.map(|ahead| -ahead));
         } else {
+            agent.know_claims(None);
             agent.know_skew(None);
         }
     }
 
-    /// Has the API server looked at soon, for devices that a kubelet names and nobody knows.
-    pub(super) fn unknown(&self, devices: u64) {
-        if let Some(cluster) = self.cluster.as_ref().filter(|_| devices > 0) {
-            cluster.wanted.send_modify(|wanted| wanted.unknown = wanted.unknown.wrapping_add(devices));
-        }
+    /// Has the API server looked at soon, for devices that a kubelet names and nobody knows, and for `claims` that are new.
+    pub(super) fn unknown(&self, devices: u64, claims: BTreeSet<ClaimName>) {
+        let Some(cluster) = &self.cluster else { return };
+        cluster.wanted.send_if_modified(|wanted| {
+            let changed = devices > 0 || wanted.claims != claims;
+            wanted.unknown = wanted.unknown.wrapping_add(devices);
+            wanted.claims = claims;
+            changed
+        });
     }
 
     /// Says of which nodes claims are to be known.

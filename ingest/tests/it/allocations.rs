@@ -115,8 +115,9 @@ impl Member {
         let teams = dir.path().join("teams.yaml");
         let text = format!(
             "lease_duration: {lease_s}s\nlease_namespace: strandline\ntimeout: 5s\nreconcile_after: 1s\n\
-             team: [{{namespace_label: team}}, {{mapping_file: '{}'}}]\n",
-            teams.display()
+             team: [{{namespace_label: team}}, {{mapping_file: '{}'}}]\nagent_logs: ['{}']\n",
+            teams.display(),
+            dir.path().join("agent").display()
         );
         std::fs::write(&teams, "lab: red\n").unwrap();
         std::fs::write(&file, text).unwrap();
@@ -233,10 +234,14 @@ async fn a_real_api_server_is_followed_through_lost_watches_and_leaders() {
     assert!(told.node("cpu-1").is_none(), "a node without GPUs");
     first.ready().await;
 
-    // What kubelets say beside it: one device of the two, and a pod that the API server does not know.
+    // What kubelets say beside it, one here and one in the log of an agent: one device of the two, and a pod that the API server
+    // does not know.
     let disagree = |kind: &str| first.counts(&format!("strandline_ingest_reconciliation_pods{{kind=\"{kind}\"}}"));
     assert!(disagree("number").is_nan(), "nobody has heard of a kubelet");
-    topics.allocations.produce(&[sighting("web-1", now()), sighting("ghost", now())]).unwrap();
+    topics.allocations.produce(&[sighting("web-1", now())]).unwrap();
+    let spec = TopicSpec { name: ALLOCATIONS, partitions: 1 };
+    let agent = Log::open(&first.dir.path().join("agent"), &[spec], local::Options::default()).unwrap();
+    agent.topic(ALLOCATIONS).unwrap().produce(&[sighting("ghost", now())]).unwrap();
     until("disagreement", || (disagree("number") == 1.0 && disagree("podres_only") == 1.0).then_some(())).await;
     assert_eq!(disagree("api_only"), 0.0);
 

@@ -232,6 +232,19 @@ impl Cluster {
         self.create("/api/v1/nodes", json!({"metadata": {"name": "cpu-1"}})).await;
     }
 
+    /// A claim of namespace ml that looks at `device` of node n1 without holding it.
+    pub async fn claim_with_admin_access(&self, name: &str, device: &str) {
+        let label = json!({"metadata": {"labels": {"resource.kubernetes.io/admin-access": "true"}}});
+        self.call("PATCH", "/api/v1/namespaces/ml", Some(label)).await;
+        let claims = "/apis/resource.k8s.io/v1/namespaces/ml/resourceclaims";
+        let request = json!({"name": "all", "exactly": {"deviceClassName": "gpu.nvidia.com", "adminAccess": true}});
+        let claim = json!({"metadata": {"name": name}, "spec": {"devices": {"requests": [request]}}});
+        self.create(claims, claim).await;
+        let result = json!({"request": "all", "driver": "gpu.nvidia.com", "pool": "n1", "device": device, "adminAccess": true});
+        let status = json!({"status": {"allocation": {"devices": {"results": [result]}}}});
+        self.call("PATCH", &format!("{claims}/{name}/status"), Some(status)).await;
+    }
+
     /// An exporter's pod on `node` that runs, with its page on this machine's `port`.
     pub async fn exporter(&self, name: &str, node: &str, port: &str) {
         let mut exporter = pod(name, 0, None, json!({"nodeName": node}));

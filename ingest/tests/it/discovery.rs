@@ -153,7 +153,7 @@ async fn an_agent_lives_by_a_real_api_server() {
         account.display(),
         socket.display()
     );
-    kubelet.claims("claimer", "n1", "gpu-0");
+    kubelet.claims("claimer", "two", "n1", "gpu-0");
     let agent = Agent::start(dir.path(), &how);
     agent.becomes("strandline_ingest_targets", |n| n == 1.0).await;
     agent.rounds_go_on().await;
@@ -169,8 +169,19 @@ async fn an_agent_lives_by_a_real_api_server() {
     assert!((AHEAD_MS - 300..=AHEAD_MS + 300).contains(&skew), "{skew}");
     agent.becomes("strandline_ingest_api_clock_ahead_seconds", |ahead| (-3.3..=-2.7).contains(&ahead)).await;
 
+    // A monitor that looks at the same device: it holds nothing, at no instant.
+    cluster.claim_with_admin_access("watch", "gpu-0").await;
+    kubelet.claims("monitor", "watch", "n1", "gpu-0");
+    agent.rounds_go_on().await;
+    until("monitor known", || agent.rounds().last().filter(|round| round.unmatched_ids.is_empty()).map(|_| ())).await;
+    agent.rounds_go_on().await;
+    let rounds = agent.rounds();
+    let holders = || rounds.iter().flat_map(|round| &round.devices).flat_map(|device| &device.holders);
+    assert!(holders().all(|holder| holder.pod != "monitor"), "a monitor was taken for a holder");
+    assert!(held(&agent, 0, "claimer").is_some());
+
     // A device that nobody knows: its slice is new.
-    kubelet.claims("small", "n1", "gpu-1-mig");
+    kubelet.claims("small", "three", "n1", "gpu-1-mig");
     until("unmatched device", || agent.rounds().last().filter(|round| !round.unmatched_ids.is_empty()).map(|_| ())).await;
     let attributes = json!({
         "uuid": {"string": "MIG-x"}, "parentUUID": {"string": "GPU-b"}, "profile": {"string": "1g.10gb"},

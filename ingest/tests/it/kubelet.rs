@@ -46,14 +46,14 @@ impl Kubelet {
     }
 
     /// One pod of namespace ml more, with a device by a claim.
-    pub fn claims(&self, pod: &str, pool: &str, device: &str) {
+    pub fn claims(&self, pod: &str, claim: &str, pool: &str, device: &str) {
         let result = v1::ClaimResource {
             driver_name: "gpu.nvidia.com".into(),
             pool_name: pool.into(),
             device_name: device.into(),
             ..v1::ClaimResource::default()
         };
-        let claim = v1::DynamicResource { claim_name: "two".into(), claim_namespace: "ml".into(), claim_resources: vec![result] };
+        let claim = v1::DynamicResource { claim_name: claim.into(), claim_namespace: "ml".into(), claim_resources: vec![result] };
         self.add(pod, v1::ContainerResources { name: "main".into(), dynamic_resources: vec![claim], ..Default::default() });
     }
 
