@@ -5,6 +5,7 @@
 
 mod rounds;
 
+use arrow::array::RecordBatch;
 use ingest::join::{self, Answer, Memory};
 use ingest::page;
 use ingest::publish;
@@ -12,7 +13,7 @@ use ingest::rows::{Batch, Kind};
 use ingest::transport::Message;
 use rounds::dcgm_page;
 use schemas::Timestamp;
-use schemas::proto::ScrapeRound;
+use schemas::proto::{Message as _, ScrapeRound};
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -47,16 +48,40 @@ fn main() {
         .zip(records)
         .map(|(offset, record)| Message { offset, key: record.key, value: record.value, at_ms: record.at_ms })
         .collect();
-    let micros = best(if quick { 1 } else { 3 }, 1, || {
+    let repeats = if quick { 1 } else { 5 };
+    let batch = || {
         let mut batch = Batch::new(Kind::Samples, publish::SAMPLES, 0);
         messages.iter().for_each(|message| batch.add(message));
-        for (table, rows) in batch.finish() {
-            let sorted = lake::encode::sorted(table, &[rows]);
-            let _ = black_box(sorted.and_then(|rows| lake::encode::file(table, &[rows], &mut lake::Footer::default())));
+        batch.finish()
+    };
+    let sorted = |tables: &[(&'static schemas::tables::Table, RecordBatch)]| -> Vec<RecordBatch> {
+        tables.iter().filter_map(|(table, rows)| lake::encode::sorted(table, std::slice::from_ref(rows)).ok()).collect()
+    };
+    let micros = best(repeats, 1, || {
+        let tables = batch();
+        for ((table, _), rows) in tables.iter().zip(sorted(&tables)) {
+            let _ = black_box(lake::encode::file(table, &[rows], &mut lake::Footer::default()));
         }
     });
     let samples = messages.len() as f64 * 8.0;
     println!("message to Parquet     {:8.0} samples a second (budget 250,000)", samples / micros * 1e6);
+    let each = |name: &str, micros: f64| println!("  {name:23} {:8.2} us a sample", micros / samples);
+    each(
+        "decode by prost alone",
+        best(repeats, 1, || messages.iter().for_each(|m| drop(black_box(ScrapeRound::decode(&*m.value))))),
+    );
+    each("decode and rows", best(repeats, 1, || drop(black_box(batch()))));
+    let tables = batch();
+    each("sort", best(repeats, 1, || drop(black_box(sorted(&tables)))));
+    let in_order = sorted(&tables);
+    each(
+        "encode",
+        best(repeats, 1, || {
+            for ((table, _), rows) in tables.iter().zip(&in_order) {
+                let _ = black_box(lake::encode::file(table, std::slice::from_ref(rows), &mut lake::Footer::default()));
+            }
+        }),
+    );
 }
 
 /// The best of some repeats, in microseconds a call.

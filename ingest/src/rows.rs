@@ -4,13 +4,14 @@
 mod builder;
 mod intervals;
 mod samples;
+mod wire;
 
 pub use builder::Rows;
 
 use crate::publish;
 use crate::transport::Message;
 use arrow::array::RecordBatch;
-use schemas::proto::{Allocation, Message as _, Node, ScrapeRound, allocation};
+use schemas::proto::{Allocation, Message as _, Node, allocation};
 use schemas::tables::{self, Table};
 use std::collections::BTreeMap;
 
@@ -89,7 +90,7 @@ impl Batch {
         self.records += 1;
         let place = Place { partition: self.partition, offset: message.offset };
         let result = match self.kind {
-            Kind::Samples => ScrapeRound::decode(&*message.value).map_err(undecodable).and_then(|r| self.round(&r, place)),
+            Kind::Samples => wire::read(&message.value, |round| self.round(round, place)).map_err(undecodable).flatten(),
             Kind::Allocations => Allocation::decode(&*message.value).map_err(undecodable).and_then(|a| match a.state {
                 Some(allocation::State::Holding(holding)) => intervals::holding(&mut self.tables[0], &holding, place),
                 Some(allocation::State::Demand(demand)) => intervals::demand(&mut self.tables[1], &demand, place),
@@ -104,7 +105,8 @@ impl Batch {
         }
     }
 
-    fn round(&mut self, round: &ScrapeRound, place: Place) -> Result<(), String> {
+    fn round(&mut self, whole: &wire::Round<'_>, place: Place) -> Result<(), String> {
+        let round = &whole.head;
         let Some(columns) = &self.samples else { return Ok(()) };
         let [gpu_samples, extra, rejects, scrapes] = self.tables.as_mut_slice() else { return Ok(()) };
         if !TIMES_MS.contains(&round.at_ms) {
@@ -114,7 +116,7 @@ impl Batch {
         for reject in &round.rejects {
             count(&mut self.reasons, &reject.reason, 1);
         }
-        columns.round(round, place, gpu_samples, extra, rejects, scrapes);
+        columns.round(whole, place, gpu_samples, extra, rejects, scrapes);
         Ok(())
     }
 

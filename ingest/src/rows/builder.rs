@@ -7,6 +7,16 @@ use arrow::array::{
 use schemas::tables::{Table, Type};
 use std::sync::Arc;
 
+/// Nulls up to row `$len`. A builder that is told of no nulls at all keeps no list of them, which spares the writer one too.
+macro_rules! pad {
+    ($builder:ident, $len:expr) => {{
+        let missing = $len - arrow::array::ArrayBuilder::len(&*$builder);
+        if missing > 0 {
+            $builder.append_nulls(missing);
+        }
+    }};
+}
+
 /// Rows under construction.
 pub struct Rows {
     table: &'static Table,
@@ -80,7 +90,7 @@ impl Rows {
             return;
         }
         if let Column::Text(b) = &mut self.columns[index] {
-            b.append_nulls(self.len - arrow::array::ArrayBuilder::len(b));
+            pad!(b, self.len);
             b.append_value(value);
             self.bytes += value.len() + 4;
         }
@@ -95,7 +105,7 @@ impl Rows {
     /// The same by position.
     pub fn int_at(&mut self, index: usize, value: i64) {
         if let Column::Int(b) = &mut self.columns[index] {
-            b.append_nulls(self.len - arrow::array::ArrayBuilder::len(b));
+            pad!(b, self.len);
             b.append_value(value);
             self.bytes += 8;
         }
@@ -104,7 +114,7 @@ impl Rows {
     /// Sets a fraction of the current row; NaN and infinities are null.
     pub fn float_at(&mut self, index: usize, value: f32) {
         if let (Column::Float(b), true) = (&mut self.columns[index], value.is_finite()) {
-            b.append_nulls(self.len - arrow::array::ArrayBuilder::len(b));
+            pad!(b, self.len);
             b.append_value(value);
             self.bytes += 4;
         }
@@ -113,7 +123,7 @@ impl Rows {
     /// Sets a double of the current row; NaN and infinities are null.
     pub fn double_at(&mut self, index: usize, value: f64) {
         if let (Column::Double(b), true) = (&mut self.columns[index], value.is_finite()) {
-            b.append_nulls(self.len - arrow::array::ArrayBuilder::len(b));
+            pad!(b, self.len);
             b.append_value(value);
             self.bytes += 8;
         }
@@ -128,7 +138,7 @@ impl Rows {
     /// The same by position.
     pub fn time_at(&mut self, index: usize, ms: i64) {
         if let Column::Time(b) = &mut self.columns[index] {
-            b.append_nulls(self.len - arrow::array::ArrayBuilder::len(b));
+            pad!(b, self.len);
             b.append_value(ms.saturating_mul(1000));
             self.bytes += 8;
         }
@@ -137,7 +147,7 @@ impl Rows {
     /// Sets a truth value of the current row.
     pub fn bool_at(&mut self, index: usize, value: bool) {
         if let Column::Bool(b) = &mut self.columns[index] {
-            b.append_nulls(self.len - arrow::array::ArrayBuilder::len(b));
+            pad!(b, self.len);
             b.append_value(value);
             self.bytes += 1;
         }
@@ -165,7 +175,8 @@ impl Rows {
         let array = |column: Column| -> ArrayRef {
             macro_rules! padded {
                 ($b:ident) => {{
-                    $b.append_nulls(len - arrow::array::ArrayBuilder::len(&$b));
+                    let b = &mut $b;
+                    pad!(b, len);
                     Arc::new($b.finish())
                 }};
             }
@@ -175,7 +186,8 @@ impl Rows {
                 Column::Float(mut b) => padded!(b),
                 Column::Double(mut b) => padded!(b),
                 Column::Time(mut b) => {
-                    b.append_nulls(len - arrow::array::ArrayBuilder::len(&b));
+                    let b = &mut b;
+                    pad!(b, len);
                     Arc::new(b.finish().with_timezone("UTC"))
                 }
                 Column::Bool(mut b) => padded!(b),

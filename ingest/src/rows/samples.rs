@@ -1,9 +1,11 @@
 //! Scrape rounds to rows of `gpu_samples`, `extra_samples`, `rejects` and `scrapes`.
 
+use super::wire::{Device, Round};
 use super::{Place, Rows};
-use schemas::proto::{DeviceSample, ExtraSample, ScrapeRound, Value};
+use schemas::proto::{ExtraSample, ScrapeRound, Value};
 use schemas::{catalogue, tables};
-use std::collections::{BTreeMap, BTreeSet};
+use serde::Serializer as _;
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 /// Positions of the columns that every sample sets, found once.
@@ -84,15 +86,16 @@ impl Columns {
 
     pub(super) fn round(
         &self,
-        round: &ScrapeRound,
+        whole: &Round<'_>,
         place: Place,
         gpu_samples: &mut Rows,
         extra: &mut Rows,
         rejects: &mut Rows,
         scrapes: &mut Rows,
     ) {
-        for device in &round.devices {
-            self.device(round, device, place, gpu_samples);
+        let round = &whole.head;
+        for device in &whole.devices {
+            self.device(round, device, whole.readings.get(device.readings.clone()).unwrap_or_default(), place, gpu_samples);
         }
         for sample in &round.extra {
             extra_sample(round, sample, place, extra);
@@ -113,31 +116,31 @@ impl Columns {
         }
         // A part of a round that was too large for one message has no status: its first part is the round's row.
         if !round.status.is_empty() {
-            scrape(round, place, scrapes);
+            scrape(round, whole.devices.len(), place, scrapes);
         }
     }
 
-    fn device(&self, round: &ScrapeRound, device: &DeviceSample, place: Place, rows: &mut Rows) {
+    fn device(&self, round: &ScrapeRound, device: &Device<'_>, readings: &[(u32, Value)], place: Place, rows: &mut Rows) {
         rows.text_at(self.cluster, &round.cluster);
         rows.text_at(self.node, &round.node);
-        rows.text_at(self.device, &device.device);
+        rows.text_at(self.device, device.device);
         rows.time_at(self.at, round.at_ms);
         rows.text_at(self.source, &round.source);
         rows.int_at(self.sequence, i64::try_from(round.sequence).unwrap_or(i64::MAX));
-        rows.text_at(self.parent, &device.parent);
+        rows.text_at(self.parent, device.parent);
         if let Some(id) = device.instance_id {
             rows.int_at(self.instance_id, i64::from(id));
         }
-        rows.text_at(self.profile, &device.profile);
+        rows.text_at(self.profile, device.profile);
         if let Some(index) = device.gpu_index {
             rows.int_at(self.gpu_index, i64::from(index));
         }
-        rows.text_at(self.product, &device.product);
-        rows.text_at(self.pci_bus_id, &device.pci_bus_id);
-        rows.text_at(self.hostname, &device.hostname);
-        rows.text_at(self.driver_version, &device.driver_version);
+        rows.text_at(self.product, device.product);
+        rows.text_at(self.pci_bus_id, device.pci_bus_id);
+        rows.text_at(self.hostname, device.hostname);
+        rows.text_at(self.driver_version, device.driver_version);
         self.owner(device, rows);
-        rows.text_at(self.join_reason, &device.join_reason);
+        rows.text_at(self.join_reason, device.join_reason);
         rows.bool_at(self.held_over, device.held_over);
         rows.bool_at(self.label_disagrees, device.label_disagrees);
         if !device.faults.is_empty() {
@@ -148,39 +151,37 @@ impl Columns {
             rows.text_at(self.faults, &text);
         }
         if !device.labels.is_empty() {
-            rows.text_at(self.labels, &json(&device.labels));
+            rows.text_at(self.labels, &json(device.labels.iter().copied()));
         }
-        rows.text_at(self.xid_message, &device.xid_message);
+        rows.text_at(self.xid_message, device.xid_message);
         rows.log(place.partition, place.offset);
-        if let Some(readings) = &device.readings {
-            readings.each(|id, value| {
-                let column = self.reading.get(usize::from(id)).copied().unwrap_or(usize::MAX);
-                if column != usize::MAX {
-                    match value {
-                        Value::Int(v) => rows.int_at(column, v),
-                        Value::Float(v) => rows.float_at(column, v),
-                    }
+        for (id, value) in readings {
+            let column = self.reading.get(*id as usize).copied().unwrap_or(usize::MAX);
+            if column != usize::MAX {
+                match *value {
+                    Value::Int(v) => rows.int_at(column, v),
+                    Value::Float(v) => rows.float_at(column, v),
                 }
-            });
+            }
         }
         rows.end_row();
     }
 
     /// The holder's name where it is one; how many there are where someone was asked.
-    fn owner(&self, device: &DeviceSample, rows: &mut Rows) {
-        rows.text_at(self.owner_source, &device.owner_source);
+    fn owner(&self, device: &Device<'_>, rows: &mut Rows) {
+        rows.text_at(self.owner_source, device.owner_source);
         if device.owner_source.is_empty() {
             return;
         }
-        let pods: BTreeSet<(&str, &str)> = device.holders.iter().map(|h| (&*h.namespace, &*h.pod)).collect();
+        let pods: BTreeSet<(&str, &str)> = device.holders.iter().map(|h| (h.namespace, h.pod)).collect();
         rows.int_at(self.holders, pods.len() as i64);
         if let (1, Some(holder)) = (pods.len(), device.holders.first()) {
-            rows.text_at(self.namespace, &holder.namespace);
-            rows.text_at(self.pod, &holder.pod);
-            let uid = device.holders.iter().map(|h| h.pod_uid.as_str()).find(|u| !u.is_empty());
+            rows.text_at(self.namespace, holder.namespace);
+            rows.text_at(self.pod, holder.pod);
+            let uid = device.holders.iter().map(|h| h.pod_uid).find(|u| !u.is_empty());
             rows.text_at(self.pod_uid, uid.unwrap_or_default());
             if device.holders.len() == 1 {
-                rows.text_at(self.container, &holder.container);
+                rows.text_at(self.container, holder.container);
             }
         }
     }
@@ -194,14 +195,14 @@ fn extra_sample(round: &ScrapeRound, sample: &ExtraSample, place: Place, rows: &
     rows.text("source", &round.source);
     rows.int("sequence", i64::try_from(round.sequence).unwrap_or(i64::MAX));
     rows.text("name", &sample.name);
-    rows.text("labels", &json(&sample.labels));
+    rows.text("labels", &json(sample.labels.iter()));
     let value = rows.index("value");
     rows.double_at(value, sample.value);
     rows.log(place.partition, place.offset);
     rows.end_row();
 }
 
-fn scrape(round: &ScrapeRound, place: Place, rows: &mut Rows) {
+fn scrape(round: &ScrapeRound, devices: usize, place: Place, rows: &mut Rows) {
     let int = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
     rows.text("cluster", &round.cluster);
     rows.text("node", &round.node);
@@ -217,7 +218,7 @@ fn scrape(round: &ScrapeRound, place: Place, rows: &mut Rows) {
     }
     rows.int("body_bytes", int(round.body_bytes));
     rows.int("series", i64::from(round.series));
-    rows.int("devices", round.devices.len() as i64);
+    rows.int("devices", devices as i64);
     rows.int("bad_lines", i64::from(round.bad_lines));
     rows.int("duplicate_series", i64::from(round.duplicate_series));
     rows.int("refused_labels", i64::from(round.refused_labels));
@@ -230,7 +231,11 @@ fn scrape(round: &ScrapeRound, place: Place, rows: &mut Rows) {
     rows.end_row();
 }
 
-/// A JSON object with sorted keys.
-pub(super) fn json(labels: &BTreeMap<String, String>) -> String {
-    serde_json::to_string(labels).unwrap_or_else(|_| "{}".to_owned())
+/// A JSON object, its keys in the order given.
+pub(super) fn json<K: AsRef<str> + serde::Serialize>(labels: impl IntoIterator<Item = (K, K)>) -> String {
+    let mut text = Vec::new();
+    match serde_json::Serializer::new(&mut text).collect_map(labels) {
+        Ok(()) => String::from_utf8(text).unwrap_or_default(),
+        Err(_) => "{}".to_owned(),
+    }
 }

@@ -30,6 +30,10 @@ use std::fs::{self, File};
 use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long a log that is locked is waited for: a process that is about to end has it, or a child that is not yet another program.
+const LOCK_WAIT: Duration = Duration::from_millis(500);
 
 /// Bounds of the embedded log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,7 +83,13 @@ impl Log {
         fs::create_dir_all(root).map_err(io("create", root))?;
         let path = root.join("lock");
         let lock = File::create(&path).map_err(io("create", &path))?;
-        lock.try_lock().map_err(|_| TransportError::Locked { path: root.to_owned() })?;
+        let began = Instant::now();
+        while lock.try_lock().is_err() {
+            if began.elapsed() > LOCK_WAIT {
+                return Err(TransportError::Locked { path: root.to_owned() });
+            }
+            std::thread::sleep(LOCK_WAIT / 50);
+        }
         for spec in topics {
             create(root, *spec)?;
         }

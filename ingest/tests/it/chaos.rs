@@ -16,7 +16,6 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
 
 const PARTITIONS: u32 = 2;
 const HOUR: i64 = 1_772_445_600_000;
@@ -198,18 +197,7 @@ impl AgentOf {
             let connect: spool::Connect = Box::new(move || Ok(there.clone()));
             Spool::open(&self.dir, vec![(SAMPLES, connect)], options)
         };
-        self.spool.get_or_insert_with(|| {
-            // A process that another test starts has the lock of the life before for a moment, until it is another program.
-            let began = Instant::now();
-            loop {
-                match open() {
-                    Err(TransportError::Locked { .. }) if began.elapsed() < Duration::from_secs(10) => {
-                        std::thread::sleep(Duration::from_millis(1));
-                    }
-                    opened => return opened.unwrap(),
-                }
-            }
-        })
+        self.spool.get_or_insert_with(|| open().unwrap())
     }
 
     /// Has some rounds taken.
