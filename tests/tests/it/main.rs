@@ -8,6 +8,7 @@ mod bad_input;
 #[path = "../../kafka/broker.rs"]
 #[allow(dead_code)]
 mod broker;
+mod bucket;
 mod closed_loop;
 mod command;
 mod conformance;
@@ -24,6 +25,9 @@ mod readme;
 mod real_input;
 mod real_page;
 mod reports;
+#[path = "../../../lake/tests/it/s3_server.rs"]
+#[allow(dead_code)]
+mod s3_server;
 mod sql_world;
 mod what_dies;
 #[path = "../../../ledger/tests/it/worlds.rs"]

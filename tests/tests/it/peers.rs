@@ -14,7 +14,7 @@ pub fn python() -> String {
 }
 
 /// Queries with `TABLE:name` in place of each table; whole numbers and texts only, so that answers compare to the digit.
-const QUERIES: &[&str] = &[
+pub const QUERIES: &[&str] = &[
     "SELECT team, kind, SUM(ms) AS ms, SUM(sm_utilized_ms) AS u, SUM(sm_stranded_ms) AS s, COUNT(*) AS n FROM TABLE:gpu_hours GROUP BY team, kind ORDER BY team NULLS FIRST, kind",
     "SELECT device, SUM(ms) AS ms, SUM(busy_utilized_ms) AS b, SUM(effective_utilized_ms) AS e FROM TABLE:gpu_hours GROUP BY device ORDER BY device NULLS FIRST",
     "SELECT node, SUM(capacity_ms) AS ms FROM TABLE:device_hours GROUP BY node ORDER BY node",

@@ -8,7 +8,7 @@ use std::{
     path::Path,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -41,6 +41,8 @@ enum Dead {
     Log,
     Sink,
     Lake,
+    /// The sink, and retention drops the rounds that it did not read.
+    Overrun,
 }
 
 const MINUTE: i64 = 60_000;
@@ -106,6 +108,44 @@ impl Topic for Away {
     }
 }
 
+/// A topic whose retention has dropped what is before an offset of each partition.
+struct Cut {
+    inner: Arc<dyn Topic>,
+    starts: Arc<[AtomicU64; 2]>,
+}
+
+impl Topic for Cut {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn id(&self) -> TopicId {
+        self.inner.id()
+    }
+
+    fn partitions(&self) -> u32 {
+        self.inner.partitions()
+    }
+
+    fn produce(&self, records: &[Record]) -> Result<Vec<Position>, TransportError> {
+        self.inner.produce(records)
+    }
+
+    fn fetch(&self, partition: u32, from: u64, max_bytes: usize) -> Result<Fetched, TransportError> {
+        assert!(from >= self.starts[partition as usize].load(Ordering::SeqCst), "a read of what is not there any more");
+        self.inner.fetch(partition, from, max_bytes)
+    }
+
+    fn bounds(&self, partition: u32) -> Result<Bounds, TransportError> {
+        let bounds = self.inner.bounds(partition)?;
+        Ok(Bounds { start: self.starts[partition as usize].load(Ordering::SeqCst), ..bounds })
+    }
+
+    fn verify(&self) -> Result<(), TransportError> {
+        self.inner.verify()
+    }
+}
+
 /// Columns of one owner's hour by name: whole numbers that are there.
 type Row = BTreeMap<String, i64>;
 /// By hour, device (empty where it is not known), and pod.
@@ -120,6 +160,8 @@ struct After {
     reasons: BTreeMap<String, u64>,
     /// Samples for which an older answer stood in.
     held_over: u64,
+    /// Rows of `rejects`: reason, and how many rows each stands for.
+    rejects: BTreeMap<String, i64>,
 }
 
 fn lives(dead: Dead) -> After {
@@ -179,10 +221,13 @@ async fn live(dead: Dead, lake: &Lake, folder: &Path) {
     };
     let start = || Agent::new(options.clone(), targets.clone(), topics.clone(), clock.clone()).unwrap();
     let mut agent = Some(start());
-    let open = || {
-        let topics = names.iter().map(|name| inner(name)).collect();
-        Sink::open(lake.clone(), topics, sink::Options { cut_age_ms: 5 * MINUTE, ..sink::Options::default() }).unwrap()
+    let starts = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
+    let try_open = |skip_lost: bool| {
+        let samples: Arc<dyn Topic> = Arc::new(Cut { inner: inner(publish::SAMPLES), starts: starts.clone() });
+        let topics = vec![samples, inner(publish::ALLOCATIONS), inner(publish::NODES)];
+        Sink::open(lake.clone(), topics, sink::Options { cut_age_ms: 5 * MINUTE, skip_lost, ..sink::Options::default() })
     };
+    let open = || try_open(false).unwrap();
     let mut sink = open();
 
     let mut refused = 0;
@@ -224,6 +269,18 @@ async fn live(dead: Dead, lake: &Lake, folder: &Path) {
                 std::fs::rename(folder.join("unmounted"), lake.location()).unwrap();
             }
             Dead::Log => away.store(gone, Ordering::SeqCst),
+            Dead::Overrun if minute == FROM => drop(tokio::task::block_in_place(|| sink.flush(now)).unwrap()),
+            Dead::Overrun if minute == TO => {
+                let samples = inner(publish::SAMPLES);
+                for (partition, start) in (0..).zip(&*starts) {
+                    start.store(samples.bounds(partition).unwrap().end, Ordering::SeqCst);
+                }
+                tokio::task::block_in_place(|| {
+                    let error = try_open(false).and_then(|mut sink| sink.step(now)).unwrap_err().to_string();
+                    assert!(error.contains("--skip-lost"), "{error}");
+                    sink = try_open(true).unwrap();
+                });
+            }
             _ => {}
         }
         if !(gone && dead == Dead::Api) {
@@ -239,7 +296,7 @@ async fn live(dead: Dead, lake: &Lake, folder: &Path) {
         if let Some(agent) = &mut agent {
             agent.round(now).await.unwrap();
         }
-        if !(gone && matches!(dead, Dead::Sink | Dead::Log)) {
+        if !(gone && matches!(dead, Dead::Sink | Dead::Log | Dead::Overrun)) {
             // What waits in the spool goes on by real time.
             let began = Instant::now();
             spool.retain(now.ms()).unwrap();
@@ -346,7 +403,17 @@ fn after(lake: &Lake) -> After {
             held_over += batch.column(1).as_boolean().iter().filter(|held| *held == Some(true)).count() as u64;
         }
     }
-    After { bill, rounds, reasons, held_over }
+    let mut rejects = BTreeMap::new();
+    let table = tables::get("rejects");
+    for file in lake.closed_files(table, None).unwrap() {
+        for batch in read::rows(table, &file.path, Some(&["reason", "rows"])).unwrap() {
+            let rows = batch.column(1).as_primitive::<Int64Type>();
+            for (reason, rows) in batch.column(0).as_string::<i32>().iter().zip(rows) {
+                *rejects.entry(reason.unwrap().to_owned()).or_default() += rows.unwrap();
+            }
+        }
+    }
+    After { bill, rounds, reasons, held_over, rejects }
 }
 
 /// Allocated time of the pods, whichever device.
@@ -414,6 +481,15 @@ fn a_dead_agent_is_a_gap_that_the_next_one_names() {
     let (calm, after) = (lives(Dead::Nothing), lives(Dead::Agent));
     assert_eq!(after.rounds["restarted"], 2, "the rounds that nobody took are said to be missing");
     assert_eq!(after.rounds["ok"], calm.rounds["ok"] - 2 * ((TO - FROM) / INTERVAL) as u64);
+    unseen_for(&calm, &after, Cause::Gap);
+}
+
+#[test]
+fn rounds_that_retention_dropped_unread_are_unobserved_time_and_counted() {
+    let (calm, after) = (lives(Dead::Nothing), lives(Dead::Overrun));
+    let lost = 2 * (TO - FROM) / INTERVAL;
+    assert_eq!(after.rounds["ok"], calm.rounds["ok"] - lost as u64);
+    assert_eq!((&calm.rejects, &after.rejects), (&BTreeMap::new(), &BTreeMap::from([("lost".to_owned(), lost)])));
     unseen_for(&calm, &after, Cause::Gap);
 }
 
