@@ -5,6 +5,7 @@ use arrow::array::{
     TimestampMicrosecondBuilder,
 };
 use schemas::tables::{Table, Type};
+use serde::Serializer as _;
 use std::sync::Arc;
 
 /// Nulls up to row `$len`. A builder that is told of no nulls at all keeps no list of them, which spares the writer one too.
@@ -24,6 +25,8 @@ pub struct Rows {
     len: usize,
     bytes: usize,
     log: Option<(usize, usize)>,
+    /// For texts that are put together.
+    scratch: Vec<u8>,
 }
 
 enum Column {
@@ -47,7 +50,14 @@ impl Rows {
             Type::Bool => Column::Bool(BooleanBuilder::with_capacity(0)),
         };
         let log = table.index("log_partition").zip(table.index("log_offset"));
-        Rows { table, columns: table.columns.iter().map(|c| column(c.kind)).collect(), len: 0, bytes: 0, log }
+        Rows {
+            table,
+            columns: table.columns.iter().map(|c| column(c.kind)).collect(),
+            len: 0,
+            bytes: 0,
+            log,
+            scratch: Vec::new(),
+        }
     }
 
     /// The table.
@@ -94,6 +104,18 @@ impl Rows {
             b.append_value(value);
             self.bytes += value.len() + 4;
         }
+    }
+
+    /// Sets a text of the current row to a JSON object, its keys in the order given.
+    pub fn json_at<K: AsRef<str> + serde::Serialize>(&mut self, index: usize, labels: impl IntoIterator<Item = (K, K)>) {
+        let mut text = std::mem::take(&mut self.scratch);
+        text.clear();
+        if serde_json::Serializer::new(&mut text).collect_map(labels).is_ok()
+            && let Ok(text) = std::str::from_utf8(&text)
+        {
+            self.text_at(index, text);
+        }
+        self.scratch = text;
     }
 
     /// Sets a whole number of the current row.

@@ -2,7 +2,6 @@
 //! state, `from_at` and `to_at` the whole interval's ends, `to_at` of one that lasts the time of the observation. Which state
 //! stands, and what each hour has of it, is the closing's to say.
 
-use super::samples::json;
 use super::{Place, Rows, TIMES_MS};
 use schemas::proto::{Demand, Holding, Node};
 
@@ -132,7 +131,8 @@ pub(super) fn node(rows: &mut Rows, n: &Node, place: Place) -> Result<(), String
     }
     rows.text("telemetry", &n.telemetry);
     if !n.labels.is_empty() {
-        rows.text("labels", &json(&n.labels));
+        let labels = rows.index("labels");
+        rows.json_at(labels, &n.labels);
     }
     whole.set(&n.source, place, rows);
 

@@ -4,7 +4,6 @@ use super::wire::{Device, Round};
 use super::{Place, Rows};
 use schemas::proto::{ExtraSample, ScrapeRound, Value};
 use schemas::{catalogue, tables};
-use serde::Serializer as _;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
@@ -151,7 +150,7 @@ impl Columns {
             rows.text_at(self.faults, &text);
         }
         if !device.labels.is_empty() {
-            rows.text_at(self.labels, &json(device.labels.iter().copied()));
+            rows.json_at(self.labels, device.labels.iter().copied());
         }
         rows.text_at(self.xid_message, device.xid_message);
         rows.log(place.partition, place.offset);
@@ -173,16 +172,23 @@ impl Columns {
         if device.owner_source.is_empty() {
             return;
         }
-        let pods: BTreeSet<(&str, &str)> = device.holders.iter().map(|h| (h.namespace, h.pod)).collect();
-        rows.int_at(self.holders, pods.len() as i64);
-        if let (1, Some(holder)) = (pods.len(), device.holders.first()) {
-            rows.text_at(self.namespace, holder.namespace);
-            rows.text_at(self.pod, holder.pod);
-            let uid = device.holders.iter().map(|h| h.pod_uid).find(|u| !u.is_empty());
-            rows.text_at(self.pod_uid, uid.unwrap_or_default());
-            if device.holders.len() == 1 {
-                rows.text_at(self.container, holder.container);
-            }
+        // Nearly always one container of one pod holds a device, or nobody.
+        let [holder, others @ ..] = &*device.holders else {
+            rows.int_at(self.holders, 0);
+            return;
+        };
+        if others.iter().any(|other| (other.namespace, other.pod) != (holder.namespace, holder.pod)) {
+            let pods: BTreeSet<(&str, &str)> = device.holders.iter().map(|h| (h.namespace, h.pod)).collect();
+            rows.int_at(self.holders, pods.len() as i64);
+            return;
+        }
+        rows.int_at(self.holders, 1);
+        rows.text_at(self.namespace, holder.namespace);
+        rows.text_at(self.pod, holder.pod);
+        let uid = device.holders.iter().map(|h| h.pod_uid).find(|u| !u.is_empty());
+        rows.text_at(self.pod_uid, uid.unwrap_or_default());
+        if others.is_empty() {
+            rows.text_at(self.container, holder.container);
         }
     }
 }
@@ -195,7 +201,8 @@ fn extra_sample(round: &ScrapeRound, sample: &ExtraSample, place: Place, rows: &
     rows.text("source", &round.source);
     rows.int("sequence", i64::try_from(round.sequence).unwrap_or(i64::MAX));
     rows.text("name", &sample.name);
-    rows.text("labels", &json(sample.labels.iter()));
+    let labels = rows.index("labels");
+    rows.json_at(labels, sample.labels.iter());
     let value = rows.index("value");
     rows.double_at(value, sample.value);
     rows.log(place.partition, place.offset);
@@ -229,13 +236,4 @@ fn scrape(round: &ScrapeRound, devices: usize, place: Place, rows: &mut Rows) {
     rows.text("unmatched_ids", &round.unmatched_ids.join(","));
     rows.log(place.partition, place.offset);
     rows.end_row();
-}
-
-/// A JSON object, its keys in the order given.
-pub(super) fn json<K: AsRef<str> + serde::Serialize>(labels: impl IntoIterator<Item = (K, K)>) -> String {
-    let mut text = Vec::new();
-    match serde_json::Serializer::new(&mut text).collect_map(labels) {
-        Ok(()) => String::from_utf8(text).unwrap_or_default(),
-        Err(_) => "{}".to_owned(),
-    }
 }

@@ -45,6 +45,8 @@ impl Reader {
                 // A partition's queue, so that all of them are bounded.
                 ("queued.max.messages.kbytes", "4096"),
                 ("queued.min.messages", "20000"),
+                // A queue that was full is filled again at once when it is read, not after the default second.
+                ("fetch.queue.backoff.ms", "10"),
                 ("fetch.wait.max.ms", "100"),
             ],
             Context,
