@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Pure but for the clients: [`podres`] and [`kubelet`] of the kubelet, and `watch` of the API server behind feature `kube`.
-//! Modules in reading order: [`ids`], [`holders`], [`podres`], [`pods`], [`kubelet`], [`slices`], `watch`, [`conformance`].
+//! Modules in reading order: [`ids`], [`holders`], [`podres`], [`sightings`], [`pods`], [`kubelet`], [`slices`], `watch`, [`conformance`].
 
 pub mod conformance;
 pub mod holders;
@@ -16,6 +16,7 @@ pub mod ids;
 pub mod kubelet;
 pub mod podres;
 pub mod pods;
+pub mod sightings;
 pub mod slices;
 #[cfg(feature = "kube")]
 pub mod watch;

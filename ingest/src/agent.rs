@@ -20,7 +20,7 @@ use crate::page::{self, Page, PageFault};
 use crate::publish;
 use crate::schedule::Schedule;
 use crate::scrape::{Address, Body, ScrapeFault, Scraper};
-use crate::sightings::Sightings;
+use attribution::sightings::Sightings;
 use crate::transport::{Record, Topic, TransportError, partition_of};
 use attribution::holders::SliceDevice;
 use attribution::{podres, pods};

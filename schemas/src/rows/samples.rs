@@ -1,13 +1,14 @@
 //! Scrape rounds to rows of `gpu_samples`, `extra_samples`, `rejects` and `scrapes`.
 
-use super::{Place, Rows};
-use schemas::proto::{DeviceSample, ExtraSample, ScrapeRound, Value};
-use schemas::{catalogue, tables};
-use std::collections::{BTreeMap, BTreeSet};
+use super::{Place, Rows, json};
+use crate::proto::{DeviceSample, ExtraSample, ScrapeRound, Value};
+use crate::{catalogue, tables};
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
-/// Positions of the columns that every sample sets, found once.
-pub(super) struct Columns {
+/// Positions of the columns of `gpu_samples` that every sample sets, found once.
+#[derive(Debug)]
+pub struct SampleColumns {
     cluster: usize,
     node: usize,
     device: usize,
@@ -38,8 +39,18 @@ pub(super) struct Columns {
     reading: Vec<usize>,
 }
 
-impl Columns {
-    pub(super) fn new() -> Self {
+impl Default for SampleColumns {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl SampleColumns {
+    /// The positions.
+    ///
+    /// # Panics
+    /// Where the table lacks one: names are literals in our own code.
+    pub fn new() -> Self {
         let table = tables::get("gpu_samples");
         let at = |name: &str| table.index(name).unwrap_or_else(|| panic!("gpu_samples has no column {name}"));
         let mut reading = Vec::new();
@@ -51,7 +62,7 @@ impl Columns {
                 reading[id] = at(column);
             }
         }
-        Columns {
+        SampleColumns {
             cluster: at("cluster"),
             node: at("node"),
             device: at("device"),
@@ -82,10 +93,11 @@ impl Columns {
         }
     }
 
-    pub(super) fn round(
+    /// Adds a whole round to the rows of its four tables.
+    pub fn round(
         &self,
         round: &ScrapeRound,
-        place: Place,
+        place: Option<Place>,
         gpu_samples: &mut Rows,
         extra: &mut Rows,
         rejects: &mut Rows,
@@ -108,16 +120,17 @@ impl Columns {
             rejects.text("reason", &reject.reason);
             rejects.text("text", &reject.text);
             rejects.int("rows", 1);
-            rejects.log(place.partition, place.offset);
+            rejects.log(place);
             rejects.end_row();
         }
         // A part of a round that was too large for one message has no status: its first part is the round's row.
         if !round.status.is_empty() {
-            scrape(round, place, scrapes);
+            Self::scrape(round, round.devices.len(), place, scrapes);
         }
     }
 
-    fn device(&self, round: &ScrapeRound, device: &DeviceSample, place: Place, rows: &mut Rows) {
+    /// Adds one device of a round to rows of `gpu_samples`; of the round only its head is read.
+    pub fn device(&self, round: &ScrapeRound, device: &DeviceSample, place: Option<Place>, rows: &mut Rows) {
         rows.text_at(self.cluster, &round.cluster);
         rows.text_at(self.node, &round.node);
         rows.text_at(self.device, &device.device);
@@ -151,7 +164,7 @@ impl Columns {
             rows.text_at(self.labels, &json(&device.labels));
         }
         rows.text_at(self.xid_message, &device.xid_message);
-        rows.log(place.partition, place.offset);
+        rows.log(place);
         if let Some(readings) = &device.readings {
             readings.each(|id, value| {
                 let column = self.reading.get(usize::from(id)).copied().unwrap_or(usize::MAX);
@@ -163,6 +176,36 @@ impl Columns {
                 }
             });
         }
+        rows.end_row();
+    }
+
+    /// Adds a round of `devices` devices to rows of `scrapes`; of the round only its head is read.
+    pub fn scrape(round: &ScrapeRound, devices: usize, place: Option<Place>, rows: &mut Rows) {
+        let int = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+        rows.text("cluster", &round.cluster);
+        rows.text("node", &round.node);
+        rows.time("at", round.at_ms);
+        rows.text("source", &round.source);
+        rows.int("sequence", int(round.sequence));
+        rows.text("status", &round.status);
+        rows.text("error", &round.error);
+        rows.int("duration_ms", i64::from(round.duration_ms));
+        rows.int("interval_ms", i64::from(round.interval_ms));
+        if let Some(ms) = round.collect_interval_ms {
+            rows.int("collect_interval_ms", i64::from(ms));
+        }
+        rows.int("body_bytes", int(round.body_bytes));
+        rows.int("series", i64::from(round.series));
+        rows.int("devices", devices as i64);
+        rows.int("bad_lines", i64::from(round.bad_lines));
+        rows.int("duplicate_series", i64::from(round.duplicate_series));
+        rows.int("refused_labels", i64::from(round.refused_labels));
+        if let Some(ms) = round.skew_ms {
+            rows.int("skew_ms", ms);
+        }
+        rows.text("join_reason", &round.join_reason);
+        rows.text("unmatched_ids", &round.unmatched_ids.join(","));
+        rows.log(place);
         rows.end_row();
     }
 
@@ -186,7 +229,7 @@ impl Columns {
     }
 }
 
-fn extra_sample(round: &ScrapeRound, sample: &ExtraSample, place: Place, rows: &mut Rows) {
+fn extra_sample(round: &ScrapeRound, sample: &ExtraSample, place: Option<Place>, rows: &mut Rows) {
     rows.text("cluster", &round.cluster);
     rows.text("node", &round.node);
     rows.text("device", &sample.device);
@@ -197,40 +240,6 @@ fn extra_sample(round: &ScrapeRound, sample: &ExtraSample, place: Place, rows: &
     rows.text("labels", &json(&sample.labels));
     let value = rows.index("value");
     rows.double_at(value, sample.value);
-    rows.log(place.partition, place.offset);
+    rows.log(place);
     rows.end_row();
-}
-
-fn scrape(round: &ScrapeRound, place: Place, rows: &mut Rows) {
-    let int = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
-    rows.text("cluster", &round.cluster);
-    rows.text("node", &round.node);
-    rows.time("at", round.at_ms);
-    rows.text("source", &round.source);
-    rows.int("sequence", int(round.sequence));
-    rows.text("status", &round.status);
-    rows.text("error", &round.error);
-    rows.int("duration_ms", i64::from(round.duration_ms));
-    rows.int("interval_ms", i64::from(round.interval_ms));
-    if let Some(ms) = round.collect_interval_ms {
-        rows.int("collect_interval_ms", i64::from(ms));
-    }
-    rows.int("body_bytes", int(round.body_bytes));
-    rows.int("series", i64::from(round.series));
-    rows.int("devices", round.devices.len() as i64);
-    rows.int("bad_lines", i64::from(round.bad_lines));
-    rows.int("duplicate_series", i64::from(round.duplicate_series));
-    rows.int("refused_labels", i64::from(round.refused_labels));
-    if let Some(ms) = round.skew_ms {
-        rows.int("skew_ms", ms);
-    }
-    rows.text("join_reason", &round.join_reason);
-    rows.text("unmatched_ids", &round.unmatched_ids.join(","));
-    rows.log(place.partition, place.offset);
-    rows.end_row();
-}
-
-/// A JSON object with sorted keys.
-pub(super) fn json(labels: &BTreeMap<String, String>) -> String {
-    serde_json::to_string(labels).unwrap_or_else(|_| "{}".to_owned())
 }

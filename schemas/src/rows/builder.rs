@@ -4,7 +4,8 @@ use arrow::array::{
     ArrayRef, BooleanBuilder, Float32Builder, Float64Builder, Int64Builder, RecordBatch, StringBuilder,
     TimestampMicrosecondBuilder,
 };
-use schemas::tables::{Table, Type};
+use super::Place;
+use crate::tables::{Table, Type};
 use std::sync::Arc;
 
 /// Rows under construction.
@@ -143,9 +144,9 @@ impl Rows {
         }
     }
 
-    /// Says where in the log the current row comes from.
-    pub fn log(&mut self, partition: u32, offset: u64) {
-        if let Some((p, o)) = self.log {
+    /// Says where in the log the current row comes from; none: from no log.
+    pub fn log(&mut self, place: Option<Place>) {
+        if let (Some((p, o)), Some(Place { partition, offset })) = (self.log, place) {
             self.int_at(p, i64::from(partition));
             self.int_at(o, i64::try_from(offset).unwrap_or(i64::MAX));
         }
