@@ -40,27 +40,59 @@ enum Subject {
 /// Every change, in order.
 pub(crate) fn events(plan: &Plan) -> Vec<Event> {
     let mut events = Vec::new();
-    let mut push = |subject: Subject, times: &[Option<i64>]| {
-        let mut times: Vec<i64> = times.iter().copied().flatten().collect();
-        times.sort_unstable();
-        times.dedup();
-        events.extend((0..).zip(times).map(|(revision, at)| Event { at, subject, revision }));
-    };
-    for (index, node) in plan.nodes().iter().enumerate() {
-        let spells = node.spells.iter().filter(|spell| spell.unavailable().is_some());
-        let mut times = vec![Some(plan.start_ms())];
-        times.extend(spells.flat_map(|spell| [Some(spell.from), Some(spell.to)]));
-        push(Subject::Node(index), &times);
-    }
-    for (index, pod) in plan.pods().iter().enumerate() {
-        let binding = pod.bound.as_ref();
-        push(Subject::Demand(index), &[Some(pod.created), pod.withdrawn, binding.map(|b| b.bound)]);
-        if let Some(b) = binding {
-            push(Subject::Holding(index), &[Some(b.bound), b.started, b.terminating, Some(b.ended)]);
-        }
+    let mut push = |subject: Subject| events.extend(changes_of(plan, subject));
+    (0..plan.nodes().len()).for_each(|node| push(Subject::Node(node)));
+    for pod in 0..plan.pods().len() {
+        push(Subject::Demand(pod));
+        push(Subject::Holding(pod));
     }
     events.sort_unstable();
     events
+}
+
+/// Every change of one subject, in order.
+fn changes_of(plan: &Plan, subject: Subject) -> impl DoubleEndedIterator<Item = Event> + use<> {
+    let mut times: Vec<i64> = match subject {
+        Subject::Node(node) => {
+            let spells = plan.nodes()[node].spells.iter().filter(|spell| spell.unavailable().is_some());
+            [plan.start_ms()].into_iter().chain(spells.flat_map(|spell| [spell.from, spell.to])).collect()
+        }
+        Subject::Demand(pod) => {
+            let pod = &plan.pods()[pod];
+            [Some(pod.created), pod.withdrawn, pod.bound.as_ref().map(|b| b.bound)].into_iter().flatten().collect()
+        }
+        Subject::Holding(pod) => {
+            let binding = plan.pods()[pod].bound.as_ref();
+            let times = binding.map(|b| [Some(b.bound), b.started, b.terminating, Some(b.ended)]);
+            times.into_iter().flatten().flatten().collect()
+        }
+    };
+    times.sort_unstable();
+    times.dedup();
+    let events = times.into_iter().zip(0..).map(move |(at, revision)| Event { at, subject, revision });
+    events.collect::<Vec<_>>().into_iter()
+}
+
+/// The latest change of one subject up to `at`.
+fn latest(plan: &Plan, subject: Subject, at: Timestamp) -> Option<Event> {
+    changes_of(plan, subject).rfind(|event| event.at <= at.ms())
+}
+
+/// Inventory of one node as it is known at `at`.
+pub(crate) fn node_at(plan: &Plan, node: usize, at: Timestamp) -> Option<Node> {
+    latest(plan, Subject::Node(node), at).map(|event| node_state(plan, node, &event))
+}
+
+/// The holding of one pod as it is known at `at`, if it was bound by then.
+pub(crate) fn holding_at(plan: &Plan, pod: usize, at: Timestamp) -> Option<Holding> {
+    let event = latest(plan, Subject::Holding(pod), at)?;
+    let pod = &plan.pods()[pod];
+    Some(holding(plan, pod, pod.bound.as_ref()?, &event))
+}
+
+/// The demand of one pod as it is known at `at`, if it was made by then.
+pub(crate) fn demand_at(plan: &Plan, pod: usize, at: Timestamp) -> Option<Demand> {
+    latest(plan, Subject::Demand(pod), at).map(|event| demand(plan, &plan.pods()[pod], &event))
 }
 
 /// The latest state of everything that was heard of up to `at`; holdings that ended are among them.

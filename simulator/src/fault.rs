@@ -6,7 +6,7 @@ use serde::Serialize;
 use crate::{
     plan::Plan,
     seed::{self, Draw, Seed},
-    spec::{Down, FleetSpec, NoPage, PerDay, SpellKind, Spells, matches},
+    spec::{Delivery, Down, FleetSpec, NoPage, PerDay, SpellKind, Spells, matches},
 };
 
 /// A spell of a node, on whole seconds.
@@ -122,6 +122,8 @@ pub(crate) struct Misprint {
 const LOST: u64 = 0x6c6f_7374;
 const BLANK: u64 = 0x626c_616e;
 const RANGE: u64 = 0x7261_6e67;
+const LATE: u64 = 0x6c61_7465;
+const REPEATED: u64 = 0x7265_7074;
 
 impl Plan {
     fn scrape_cell(&self, at: i64) -> u64 {
@@ -137,6 +139,24 @@ impl Plan {
         }
         let lost = self.spec().faults.lost_scrapes.0;
         (seed::mix_below(plan.key ^ LOST, self.scrape_cell(at.ms()), 1_000_000) < lost.into()).then_some(NoPage::Refuse)
+    }
+
+    /// How long after its time the round of node `node` at `at` reaches the log, in ms: 0 where it is not late.
+    pub fn late_ms(&self, node: usize, at: Timestamp) -> i64 {
+        self.delay_ms(self.spec().faults.late_batches, LATE, node, at).unwrap_or(0)
+    }
+
+    /// How long after that it reaches the log once more, in ms; none: it comes once.
+    pub fn repeated_ms(&self, node: usize, at: Timestamp) -> Option<i64> {
+        self.delay_ms(self.spec().faults.repeated_batches, REPEATED, node, at)
+    }
+
+    fn delay_ms(&self, delivery: Option<Delivery>, salt: u64, node: usize, at: Timestamp) -> Option<i64> {
+        let Delivery { rate, delay: (shortest, longest) } = delivery?;
+        let (key, cell) = (self.nodes()[node].key ^ salt, self.scrape_cell(at.ms()));
+        let drawn = seed::mix_below(key, cell, 1_000_000) < rate.0.into();
+        let range = shortest.ms().abs_diff(longest.ms()) + 1;
+        drawn.then(|| shortest.ms() + seed::mix_below(key, !cell, range) as i64)
     }
 
     /// The reading that the page at `at` misprints for a device, if any.
@@ -171,9 +191,10 @@ pub struct Fault {
     pub node: String,
     /// Device, where it is one device's.
     pub device: Option<String>,
-    /// exporter_down, lost_scrape, not_ready, cordoned, maintenance, xid, counter_reset, blank, out_of_range.
+    /// exporter_down, lost_scrape, not_ready, cordoned, maintenance, late_batch, repeated_batch, xid, counter_reset, blank,
+    /// out_of_range.
     pub kind: &'static str,
-    /// The XID's code, the misprinted field, or what scrapers got.
+    /// The XID's code, the misprinted field, the delay, or what scrapers got.
     pub detail: String,
     /// From when.
     pub from: Timestamp,
@@ -213,6 +234,13 @@ pub fn faults(plan: &Plan, window: Window) -> Vec<Fault> {
             let down = node.spells.iter().any(|spell| spell.kind == SpellKind::ExporterDown && spell.holds(at));
             if !down && plan.no_page(n, Timestamp::from_ms(at)).is_some() {
                 push(None, "lost_scrape", NoPage::Refuse.as_str().to_owned(), at, at + interval);
+            }
+            let late = Some(plan.late_ms(n, Timestamp::from_ms(at))).filter(|delay| *delay > 0);
+            let repeated = plan.repeated_ms(n, Timestamp::from_ms(at));
+            for (kind, delay) in [("late_batch", late), ("repeated_batch", repeated)] {
+                if let Some(delay) = delay {
+                    push(None, kind, format!("{delay} ms"), at, at + interval);
+                }
             }
         }
         for device in &node.devices {

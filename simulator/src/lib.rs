@@ -19,9 +19,11 @@
 
 pub mod accelerator;
 pub mod api;
+pub mod backfill;
 pub mod clock;
 pub mod explain;
 pub mod fault;
+pub mod objects;
 pub mod plan;
 pub mod podres;
 mod schedule;

@@ -165,8 +165,22 @@ pub struct Faults {
     pub xid: Option<PerGpu>,
     /// Driver reloads: counters begin anew when the device is next free.
     pub driver_reload: Option<PerNode>,
+    /// Rounds that reach the log late.
+    pub late_batches: Option<Delivery>,
+    /// Rounds that reach the log twice, the second time after the delay.
+    pub repeated_batches: Option<Delivery>,
     /// Spells at fixed times.
     pub windows: Vec<FixedSpell>,
+}
+
+/// Rounds that are not delivered as they should be.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Delivery {
+    /// Share of rounds.
+    pub rate: Rate,
+    /// Shortest and longest delay.
+    pub delay: (Span, Span),
 }
 
 /// Spells at random times.
@@ -579,6 +593,11 @@ impl FleetSpec {
                 problem(format!("faults.{kind}.lasts"), format!("{shortest} is below a second; the API knows whole seconds"));
             }
         }
+        for (kind, delivery) in [("late_batches", faults.late_batches), ("repeated_batches", faults.repeated_batches)] {
+            if let Some(Delivery { delay: (shortest, longest), .. }) = delivery.filter(|of| of.delay.0 > of.delay.1) {
+                problem(format!("faults.{kind}.delay"), format!("[{shortest}, {longest}] is reversed; give the shortest first"));
+            }
+        }
         if faults.exporter_down.as_ref().is_some_and(|down| down.how.is_empty()) {
             problem("faults.exporter_down.how".into(), "is empty; name one of refuse, error, empty, hang".into());
         }
@@ -703,6 +722,11 @@ mod tests {
             ("lost_scrapes: 0.01", "lost_scrapes: 1.5", "1.5 is not a share between 0 and 1"),
             ("namespace: research", "namespace: re/search", "`re/search` is no name"),
             ("nodes: l4-0", "nodes: l5-0", "no node is called `l5-0`"),
+            (
+                "blanks: 0.003",
+                "late_batches: { rate: 0.1, delay: [2h, 5m] }",
+                "faults.late_batches.delay: [2h, 5m] is reversed; give the shortest first",
+            ),
         ] {
             let said = refusal(from, to);
             assert!(said.contains(says), "{to}: {said}");

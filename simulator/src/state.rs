@@ -200,16 +200,22 @@ impl Misprint {
 
 /// Reads every device of node `node` at `at` into `page`, as its exporter prints it.
 pub fn read_node(plan: &Plan, node: usize, at: Timestamp, page: &mut Page) {
-    let node = &plan.nodes()[node];
-    page.begin(Some(node.name.clone()));
-    for device in &node.devices {
-        let state = state_of(device, node, at.ms());
-        let holder = state.holder.filter(|_| plan.spec().exposition.pod_labels);
-        let readings = page.device(&device.identity, holder.map(|pod| &plan.pods()[pod].attributes));
-        state.readings(readings);
-        if let Some(misprint) = plan.misprint(device.key, at.ms()) {
-            misprint.apply(readings);
-        }
+    page.begin(Some(plan.nodes()[node].name.clone()));
+    for gpu in 0..plan.nodes()[node].devices.len() {
+        read_device(plan, DeviceRef { node, gpu }, at, page);
+    }
+}
+
+/// Adds one device at `at` to `page`, as its node's exporter prints it.
+pub(crate) fn read_device(plan: &Plan, device: DeviceRef, at: Timestamp, page: &mut Page) {
+    let node = &plan.nodes()[device.node];
+    let device = &node.devices[device.gpu];
+    let state = state_of(device, node, at.ms());
+    let holder = state.holder.filter(|_| plan.spec().exposition.pod_labels);
+    let readings = page.device(&device.identity, holder.map(|pod| &plan.pods()[pod].attributes));
+    state.readings(readings);
+    if let Some(misprint) = plan.misprint(device.key, at.ms()) {
+        misprint.apply(readings);
     }
 }
 

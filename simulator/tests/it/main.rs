@@ -1,9 +1,12 @@
 //! One fleet from outside: the same bytes always, physics that closes, faces that agree, a truth that sums.
 #![allow(clippy::unwrap_used)]
 
+mod backfill;
 mod command;
 mod faces;
+mod objects;
 mod physics;
+mod sites;
 mod truth;
 
 use std::sync::Arc;
