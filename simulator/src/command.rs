@@ -1,6 +1,7 @@
-//! The command line: `serve`, `objects`, `backfill`, `truth`, `check`.
+//! The command line: `serve`, `objects`, `backfill`, `truth`, `fidelity`, `check`.
 
 mod backfill;
+mod fidelity;
 mod objects;
 mod serve;
 
@@ -59,6 +60,9 @@ enum Verb {
         #[arg(long, value_enum, default_value_t = Format::Table)]
         format: Format,
     },
+    /// Plan the fleet of a preset and say how far it is from what was measured.
+    #[command(after_help = "Example:\n  strandline-sim fidelity --preset acme-seren")]
+    Fidelity(fidelity::Fidelity),
     /// Check a spec and say what its fleet comes to.
     #[command(after_help = "Example:\n  strandline-sim check fleet.yaml --format json")]
     Check {
@@ -157,6 +161,7 @@ impl Command {
                 }
                 Ok(out.flush()?)
             }
+            Verb::Fidelity(fidelity) => tokio::task::block_in_place(|| fidelity.run()),
             Verb::Check { fleet, format } => {
                 let explained = explain::explain(&fleet.plan()?);
                 let mut out = io::stdout().lock();

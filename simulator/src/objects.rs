@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::{
     api,
-    plan::{Binding, CONTAINER, NodePlan, Outcome, Plan, PodPlan, RESOURCE, api_second},
+    plan::{Binding, CONTAINER, NodePlan, Outcome, Plan, PodPlan, api_second},
 };
 
 /// How long a pod that ended by itself is still listed; a deleted one is gone at once. Chosen: clusters keep some thousands.
@@ -74,23 +74,14 @@ fn namespace(plan: &Plan, name: &str) -> Value {
 }
 
 fn node(plan: &Plan, index: usize, at: Timestamp) -> Option<Value> {
-    let NodePlan { name, cluster, region, zone, provider, purchase_option, .. } = &plan.nodes()[index];
+    let NodePlan { name, cluster, zone, provider, .. } = &plan.nodes()[index];
     let known = api::node_at(plan, index, at)?;
     let mut labels: serde_json::Map<String, Value> = known.labels.iter().map(|(key, value)| (key.clone(), json!(value))).collect();
-    for (key, value) in [
-        ("kubernetes.io/hostname", &**name),
-        ("topology.kubernetes.io/region", region),
-        ("topology.kubernetes.io/zone", zone),
-        ("strandline.io/provider", provider),
-        ("strandline.io/cluster", cluster),
-    ] {
+    for (key, value) in
+        [("kubernetes.io/hostname", &**name), ("strandline.io/provider", provider), ("strandline.io/cluster", cluster)]
+    {
         labels.insert(key.to_owned(), json!(value));
     }
-    let key = match purchase_option.as_str() {
-        "spot" | "on-demand" | "reserved" => "karpenter.sh/capacity-type",
-        _ => "strandline.io/purchase-option",
-    };
-    labels.insert(key.to_owned(), json!(purchase_option));
     let spells = |reason: &str| known.unavailable.iter().filter(move |spell| spell.reason == reason).collect::<Vec<_>>();
     let open = |reason: &str| spells(reason).into_iter().find(|spell| spell.to_ms.is_none()).map(|spell| spell.from_ms);
     let not_ready = open("not_ready");
@@ -111,9 +102,8 @@ fn node(plan: &Plan, index: usize, at: Timestamp) -> Option<Value> {
     for (key, quantity) in [("cpu", "192"), ("memory", "2Ti"), ("pods", "110"), ("ephemeral-storage", "4Ti")] {
         resources.insert(key.to_owned(), json!(quantity));
     }
-    let replicas = known.replicas.unwrap_or(1).max(1);
-    if let Some(gpus) = known.capacity_gpus {
-        resources.insert(RESOURCE.to_owned(), json!((gpus * replicas).to_string()));
+    for (resource, count) in api::resources(&plan.nodes()[index]) {
+        resources.insert(resource, json!(count.to_string()));
     }
     let mut spec = json!({ "providerID": format!("{provider}:///{zone}/{name}") });
     if closed.is_some() {
@@ -160,11 +150,11 @@ fn pod(plan: &Plan, pod: &PodPlan, at: i64) -> Option<Value> {
         return None;
     }
     let mut metadata = json!({
-        "name": pod.name,
-        "namespace": pod.namespace,
+        "name": &*pod.name,
+        "namespace": &*pod.namespace,
         "uid": pod.uid,
         "creationTimestamp": second(pod.created),
-        "labels": { "team": pod.team, "queue": pod.queue, "strandline.io/shape": pod.shape.as_str() },
+        "labels": { "team": &*pod.team, "queue": pod.queue, "strandline.io/shape": pod.shape.as_str() },
     });
     if let Some((kind, name)) = pod.workload.split_once('/') {
         let uid = plan.seed().uuid(&format!("workload/{}/{}", pod.namespace, pod.workload));
@@ -172,12 +162,12 @@ fn pod(plan: &Plan, pod: &PodPlan, at: i64) -> Option<Value> {
         metadata["ownerReferences"] =
             json!([{ "apiVersion": version, "kind": kind, "name": name, "uid": uid, "controller": true }]);
     }
-    let limits = json!({ RESOURCE: pod.gpus.to_string() });
+    let limits = json!({ &*pod.resource: pod.gpus.to_string() });
     let mut spec = json!({
         "containers": [{ "name": CONTAINER, "image": "registry.invalid/work:1", "resources": { "limits": limits, "requests": limits } }],
         "restartPolicy": "Never",
     });
-    if let [product] = pod.products.as_slice() {
+    if let [product] = &*pod.products {
         spec["nodeSelector"] = json!({ "nvidia.com/gpu.product": product.replace(' ', "-") });
     }
     let mut status = json!({ "phase": "Pending" });

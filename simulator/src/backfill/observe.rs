@@ -27,7 +27,7 @@ use crate::{
     plan::{DeviceRef, NodePlan, Plan},
     podres, serve,
     spec::NoPage,
-    state,
+    state::{self, Walk},
 };
 
 /// What a kubelet answers for a time: who holds which device.
@@ -60,7 +60,9 @@ impl<'a> Listings<'a> {
         changes.sort_unstable();
         changes.dedup();
         let mut gpus: BTreeMap<String, NodeGpu> = BTreeMap::new();
-        for identity in devices.iter().map(|device| &device.identity) {
+        // No page shows a product that nobody reads.
+        let shown = devices.iter().filter(|_| plan.nodes()[node].has_telemetry());
+        for identity in shown.map(|device| &device.identity) {
             let gpu = gpus.entry(identity.uuid.clone()).or_insert_with(|| NodeGpu {
                 index: identity.gpu,
                 minor: Some(identity.gpu),
@@ -142,6 +144,8 @@ pub(super) struct Observer<'a> {
     printed_hostname: bool,
     renderer: Renderer,
     page: Page,
+    /// One a device.
+    walks: Vec<Walk<'a>>,
     by_field: Vec<Option<&'static Field>>,
     /// What a round says beside its devices.
     pub head: ScrapeRound,
@@ -169,6 +173,7 @@ impl<'a> Observer<'a> {
             printed_hostname: style.hostname != HostnameLabel::Absent,
             renderer: Renderer::new(Arc::new(Collectors::built_in()), style),
             page: Page::new(),
+            walks: (0..plan.nodes()[node].devices.len()).map(|gpu| plan.walk(DeviceRef { node, gpu })).collect(),
             by_field,
             head: ScrapeRound {
                 cluster: cluster.to_string(),
@@ -224,7 +229,7 @@ impl<'a> Observer<'a> {
         self.head.series = u32::try_from(size.series).unwrap_or(u32::MAX);
     }
 
-    /// Reads GPU number `gpu` of the page at `at`, and hands over each device that the page has of it: none, one, or instances.
+    /// Reads device number `gpu` at `at`, and hands it over if the page has it. Instants of a device ascend.
     pub fn device(
         &mut self,
         gpu: usize,
@@ -234,8 +239,9 @@ impl<'a> Observer<'a> {
         mut each: impl FnMut(&ScrapeRound, &DeviceSample),
     ) {
         let node = &self.plan.nodes()[self.node];
+        let Some(state) = self.walks[gpu].at(at) else { return };
         self.page.begin(Some(node.name.clone()));
-        state::read_device(self.plan, DeviceRef { node: self.node, gpu }, at, &mut self.page);
+        state::print(self.plan, node, gpu, &state, at, &mut self.page);
         self.renderer.measure(&self.page, size);
         for device in self.page.devices() {
             let same = self.of.as_ref().is_some_and(|(identity, of)| {

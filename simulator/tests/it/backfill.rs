@@ -157,12 +157,12 @@ fn samples_are_the_states_with_their_holders_and_misprints_are_no_readings() {
     let mut misprints = 0;
     for row in 0..samples.num_rows() {
         let device = by_uuid[device[row].unwrap()];
-        let state = simulator::state(&plan, device, at[row]);
+        let state = simulator::state(&plan, device, at[row]).unwrap();
         let name = state.holder.map(|pod| &*plan.pods()[pod].name);
         assert_eq!((pod[row], holders[row]), (name, Some(i64::from(name.is_some()))));
         assert_eq!((energy[row], used[row]), (Some(state.energy_mj), Some(state.fb_used_mib)));
         match faults[row] {
-            None => assert_eq!(util[row], Some(state.util_pct)),
+            None => assert_eq!(util[row], state.util_pct),
             Some(faults) => {
                 misprints += 1;
                 assert!(faults.contains(":sentinel") || faults.contains(":out_of_range") || faults.contains("clipped"), "{faults}");

@@ -45,6 +45,7 @@ fn wrong_specs_and_windows_exit_2_with_the_reason() {
         (vec!["objects", &small, "--cluster", "moon"], "--cluster moon: the fleet has no such cluster, only lab"),
         (vec!["backfill", &small], "--lake"),
         (vec!["backfill", &small, "--frames", "-", "--to", "2027-01-01T00:00:00Z"], "take a window inside that"),
+        (vec!["fidelity", "--preset", "mars"], "`mars` is no preset; there are acme-seren, philly, openb, genai-serving"),
         (vec!["dance"], "unrecognized subcommand"),
     ] {
         let said = sim(&arguments);
@@ -71,7 +72,7 @@ fn truth_prints_rows_in_three_forms() {
 
 #[test]
 fn help_has_examples() {
-    for arguments in [&["--help"][..], &["serve", "--help"], &["objects", "--help"], &["backfill", "--help"], &["truth", "--help"], &["check", "--help"]] {
+    for arguments in [&["--help"][..], &["serve", "--help"], &["objects", "--help"], &["backfill", "--help"], &["fidelity", "--help"], &["truth", "--help"], &["check", "--help"]] {
         let said = sim(arguments);
         assert!(said.status.success() && text(&said.stdout).contains("Example"), "{arguments:?}");
     }
