@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Pure but for the clients: [`podres`] and [`kubelet`] of the kubelet, and `watch` of the API server behind feature `kube`.
-//! Modules in reading order: [`ids`], [`holders`], [`socket`], [`podres`], [`pods`], [`kubelet`], [`slices`],
+//! Modules in reading order: [`ids`], [`holders`], [`socket`], [`podres`], [`sightings`], [`pods`], [`kubelet`], [`slices`],
 //! `watch`, [`conformance`].
 
 pub mod conformance;
@@ -17,6 +17,7 @@ pub mod ids;
 pub mod kubelet;
 pub mod podres;
 pub mod pods;
+pub mod sightings;
 pub mod slices;
 pub mod socket;
 #[cfg(feature = "kube")]

@@ -19,6 +19,6 @@ pub mod source;
 pub mod xid;
 
 pub use collectors::{Collectors, CollectorsError};
-pub use render::{HostnameLabel, Renderer, Style};
+pub use render::{HostnameLabel, Renderer, Size, Style};
 pub use serve::{Pages, router};
 pub use source::{Attributes, Device, Identity, Instance, Page, ReadError, Readings, Source, Value};

@@ -10,6 +10,11 @@ pub fn integer(value: i64, out: &mut Vec<u8>) {
     digits(value.unsigned_abs(), 1, out);
 }
 
+/// Bytes that [`integer`] appends.
+pub fn integer_len(value: i64) -> usize {
+    usize::from(value < 0) + value.unsigned_abs().checked_ilog10().map_or(1, |log| log as usize + 1)
+}
+
 /// Appends `value` with six decimals, the last rounded to nearest of the exact binary value, ties to even: C's `%f`.
 pub fn six_decimals(value: f64, out: &mut Vec<u8>) {
     const MILLION: u64 = 1_000_000;
@@ -79,6 +84,7 @@ mod tests {
     fn numbers_at_the_edges() {
         for value in [0, 7, 10, 99, 100, 101, 12_345, -1, i64::MAX, i64::MIN, 2_147_483_632] {
             assert_eq!(text(|out| integer(value, out)), value.to_string());
+            assert_eq!(integer_len(value), value.to_string().len());
         }
         for value in [
             0.0,
@@ -117,6 +123,7 @@ mod tests {
         #[test]
         fn every_integer_is_printed(value: i64) {
             prop_assert_eq!(text(|out| integer(value, out)), value.to_string());
+            prop_assert_eq!(integer_len(value), value.to_string().len());
         }
     }
 }

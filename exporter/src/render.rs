@@ -30,6 +30,25 @@ pub struct Style {
     pub hostname: HostnameLabel,
 }
 
+/// How large a page's text is, measured device by device with [`Renderer::measure`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Size {
+    /// Bytes.
+    pub bytes: u64,
+    /// Lines that are samples.
+    pub series: u64,
+    /// For each family: whether its head is counted.
+    begun: Vec<bool>,
+}
+
+impl Size {
+    /// Nothing measured yet; memory is kept.
+    pub fn clear(&mut self) {
+        (self.bytes, self.series) = (0, 0);
+        self.begun.clear();
+    }
+}
+
 /// Prints pages. Its memory is reused from page to page.
 #[derive(Debug)]
 pub struct Renderer {
@@ -41,12 +60,13 @@ pub struct Renderer {
     spans: Vec<[usize; 3]>,
     /// For each device: its next reading.
     next: Vec<usize>,
+    scratch: Vec<u8>,
 }
 
 impl Renderer {
     /// A renderer of the families of `collectors`.
     pub fn new(collectors: Arc<Collectors>, style: Style) -> Self {
-        Self { collectors, style, blocks: Vec::new(), spans: Vec::new(), next: Vec::new() }
+        Self { collectors, style, blocks: Vec::new(), spans: Vec::new(), next: Vec::new(), scratch: Vec::new() }
     }
 
     /// Appends the page's text to `out`: families by field id, each with its devices in the page's order. A family that no
@@ -82,6 +102,42 @@ impl Renderer {
                     Value::Float(value) => number::six_decimals(value, out),
                 }
                 out.push(b'\n');
+            }
+        }
+    }
+
+    /// Adds to `size` what the devices of `page` add to a page's text, without printing it. The size of a page is that of its
+    /// devices together, however they are shared out over calls.
+    pub fn measure(&mut self, page: &Page, size: &mut Size) {
+        self.label_blocks(page);
+        size.begun.resize(self.collectors.families().len(), false);
+        for (at, device) in page.devices().iter().enumerate() {
+            let [begin, attributes, end] = self.spans[at];
+            let mut readings = device.readings.as_slice().iter().peekable();
+            for (family, begun) in self.collectors.families().iter().zip(&mut size.begun) {
+                while readings.next_if(|(field, _)| *field < family.field).is_some() {}
+                let Some((_, value)) = readings.next_if(|(field, _)| *field == family.field) else { continue };
+                if !std::mem::replace(begun, true) {
+                    size.bytes += family.head.len() as u64;
+                }
+                let block = if family.field == XID_ERRORS {
+                    self.scratch.clear();
+                    xid_attributes(device, *value, &mut self.scratch);
+                    attributes - begin + self.scratch.len()
+                } else {
+                    end - begin
+                };
+                let digits = match value {
+                    Value::Int(value) => number::integer_len(*value),
+                    Value::Float(value) => {
+                        self.scratch.clear();
+                        number::six_decimals(*value, &mut self.scratch);
+                        self.scratch.len()
+                    }
+                };
+                // `} ` before the number, a line feed after it.
+                size.bytes += (family.name.len() + block + digits + 3) as u64;
+                size.series += 1;
             }
         }
     }

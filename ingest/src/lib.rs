@@ -8,7 +8,7 @@
 //! API server ──watches──> allocations ──> transport: holdings, demand and inventory, from one process a cluster
 //! ```
 //!
-//! Modules in reading order: [`discovery`], [`scrape`], [`parse`], [`page`], [`join`], [`sightings`], [`publish`], [`agent`] (a
+//! Modules in reading order: [`discovery`], [`scrape`], [`parse`], [`page`], [`join`], [`publish`], [`frames`], [`agent`] (a
 //! round, whole), `schedule`; [`kubernetes`], [`local`]; [`allocations`];
 //! [`transport`]; [`rows`], [`sink`], [`close`]; [`clock`], [`config`], [`run`] (the loops that wait);
 //! [`conformance`].
@@ -20,6 +20,7 @@ pub mod close;
 pub mod config;
 pub mod conformance;
 pub mod discovery;
+pub mod frames;
 pub mod gzip;
 pub mod join;
 pub mod kubernetes;
@@ -31,7 +32,6 @@ pub mod rows;
 pub mod run;
 mod schedule;
 pub mod scrape;
-pub mod sightings;
 pub mod sink;
 mod stamp;
 pub mod transport;

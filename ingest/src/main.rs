@@ -2,12 +2,14 @@
 
 use clap::{Parser, Subcommand};
 use ingest::allocations::{self, AllocationsArgs, AllocationsConfig};
-use ingest::clock::SystemClock;
+use ingest::clock::{Clock, SystemClock};
 use ingest::config::{AgentArgs, AgentConfig, ConfigError, SinkArgs, SinkConfig};
+use ingest::frames::{self, PublishArgs, PublishConfig, Published};
 use ingest::run::{self, Reload};
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Scrape GPU metrics, and bring what was scraped into the lake
 #[derive(Parser)]
@@ -40,6 +42,14 @@ enum Command {
         The rights it needs: deploy/rbac.yaml. SIGHUP has the mapping files of `team` read again.\n\n\
         Exit codes: 0 done, 1 failed, 2 wrong usage or configuration.")]
     Allocations(AllocationsArgs),
+    /// Take a file of messages into the log, as `strandline-sim backfill --frames` writes it
+    #[command(after_help = "Example:\n  strandline-ingest publish fleet.frames --log-dir /var/lib/strandline/log\n  \
+        strandline-sim backfill fleet.yaml --frames - | strandline-ingest publish - --kafka broker-1:9092\n\n\
+        A message sent twice does no harm. Where the log takes no more, the error says with which --from-frame to go on.\n\
+        A sink that has closed the hours of long ago counts their rows as late: start it after this, or with a --late-limit that\n\
+        reaches back.\n\n\
+        Exit codes: 0 done, 1 failed, 2 wrong usage or configuration.")]
+    Publish(PublishArgs),
 }
 
 fn main() -> ExitCode {
@@ -80,7 +90,30 @@ fn start(command: Command) -> anyhow::Result<()> {
                 allocations::run(config, reload, clock, asked_to_end()).await
             })?;
         }
+        Command::Publish(args) => publish(&PublishConfig::load(args)?, &*clock)?,
     }
+    Ok(())
+}
+
+fn publish(config: &PublishConfig, clock: &SystemClock) -> anyhow::Result<()> {
+    let (began, terminal) = (Instant::now(), std::io::stderr().is_terminal());
+    let mut said = began + Duration::from_secs(2);
+    let progress = |so_far: &Published| {
+        if terminal && Instant::now() >= said {
+            said = Instant::now() + Duration::from_millis(500);
+            eprint!("\r\x1b[K{} frames, {} bytes", so_far.frames, so_far.bytes);
+        }
+    };
+    let published = frames::publish(config, || clock.now(), progress);
+    if terminal {
+        eprint!("\r\x1b[K");
+    }
+    let Published { frames, rounds, holdings, demands, nodes, messages, bytes, left_out } = published?;
+    println!(
+        "{frames} frames in {:.1} s: {rounds} rounds, {holdings} holdings, {demands} of demand, {nodes} of nodes; {messages} messages of \
+         {bytes} bytes taken, {left_out} parts without room",
+        began.elapsed().as_secs_f64()
+    );
     Ok(())
 }
 

@@ -1,17 +1,13 @@
 //! Messages to rows: what one message of a topic adds to which tables. Pure, and the same rows for the same message always,
 //! for a file may be made again from the log (see `sink`).
 
-mod builder;
-mod intervals;
-mod samples;
-mod wire;
-
-pub use builder::Rows;
+pub use schemas::rows::Rows;
 
 use crate::publish;
 use crate::transport::Message;
 use arrow::array::RecordBatch;
 use schemas::proto::{Allocation, Message as _, Node, allocation};
+use schemas::rows::{self, Place, SampleColumns, TIMES_MS, wire};
 use schemas::tables::{self, Table};
 use std::collections::BTreeMap;
 
@@ -49,16 +45,13 @@ impl Kind {
     }
 }
 
-/// Times that a row may carry: from 1970 to the end of year 9999. Others have no folder.
-const TIMES_MS: std::ops::Range<i64> = 0..253_402_300_800_000;
-
 /// Rows of one topic's messages, table by table.
 pub struct Batch {
     kind: Kind,
     topic: String,
     partition: u32,
     tables: Vec<Rows>,
-    samples: Option<samples::Columns>,
+    samples: Option<SampleColumns>,
     /// Messages or parts of messages that were refused.
     pub rejects: u64,
     /// The same by reason; at most [`MAX_REASONS`] and `other`, for an agent's words are not bounded by anything here.
@@ -70,18 +63,11 @@ pub struct Batch {
 /// Most reasons that are counted by name.
 pub const MAX_REASONS: usize = 50;
 
-/// Where a message stands, and what its rows say of it.
-#[derive(Debug, Clone, Copy)]
-struct Place {
-    partition: u32,
-    offset: u64,
-}
-
 impl Batch {
     /// No rows yet of `partition` of the topic called `topic`.
     pub fn new(kind: Kind, topic: &str, partition: u32) -> Self {
         let tables: Vec<Rows> = kind.tables().into_iter().map(Rows::new).collect();
-        let samples = (kind == Kind::Samples).then(samples::Columns::new);
+        let samples = (kind == Kind::Samples).then(SampleColumns::new);
         Batch { kind, topic: topic.to_owned(), partition, tables, samples, rejects: 0, reasons: BTreeMap::new(), records: 0 }
     }
 
@@ -92,12 +78,12 @@ impl Batch {
         let result = match self.kind {
             Kind::Samples => wire::read(&message.value, |round| self.round(round, place)).map_err(undecodable).flatten(),
             Kind::Allocations => Allocation::decode(&*message.value).map_err(undecodable).and_then(|a| match a.state {
-                Some(allocation::State::Holding(holding)) => intervals::holding(&mut self.tables[0], &holding, place),
-                Some(allocation::State::Demand(demand)) => intervals::demand(&mut self.tables[1], &demand, place),
+                Some(allocation::State::Holding(holding)) => rows::holding(&mut self.tables[0], &holding, Some(place)),
+                Some(allocation::State::Demand(demand)) => rows::demand(&mut self.tables[1], &demand, Some(place)),
                 None => Err("unknown_state: neither a holding nor demand; is the sink older than the agent?".to_owned()),
             }),
             Kind::Nodes => {
-                Node::decode(&*message.value).map_err(undecodable).and_then(|n| intervals::node(&mut self.tables[0], &n, place))
+                Node::decode(&*message.value).map_err(undecodable).and_then(|n| rows::node(&mut self.tables[0], &n, Some(place)))
             }
         };
         if let Err(why) = result {
@@ -116,7 +102,7 @@ impl Batch {
         for reject in &round.rejects {
             count(&mut self.reasons, &reject.reason, 1);
         }
-        columns.round(whole, place, gpu_samples, extra, rejects, scrapes);
+        columns.round(whole, Some(place), gpu_samples, extra, rejects, scrapes);
         Ok(())
     }
 
@@ -135,7 +121,7 @@ impl Batch {
         rejects.text("reason", reason);
         rejects.text("text", &format!("partition {} offset {}: {words}", place.partition, place.offset));
         rejects.int("rows", 1);
-        rejects.log(place.partition, place.offset);
+        rejects.log(Some(place));
         rejects.end_row();
     }
 
@@ -153,7 +139,7 @@ impl Batch {
             &format!("partition {} offset {from}: {count} messages were dropped before they were read", self.partition),
         );
         rejects.int("rows", i64::try_from(count).unwrap_or(i64::MAX));
-        rejects.log(self.partition, from);
+        rejects.log(Some(Place { partition: self.partition, offset: from }));
         rejects.end_row();
     }
 

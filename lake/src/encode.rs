@@ -33,13 +33,27 @@ const ROW_GROUP_ROWS: usize = 250_000;
 ///
 /// Rows are written in the order given; the caller sorts them.
 pub fn file(table: &'static Table, batches: &[RecordBatch], footer: &mut Footer) -> Result<Vec<u8>, LakeError> {
+    stream(table, batches.iter().cloned().map(Ok::<_, LakeError>), footer)
+}
+
+/// The same of batches that are made one after the other: beside the file's own bytes no more than one row group of them is in
+/// memory. An error of theirs ends it.
+pub fn stream<E: From<LakeError>>(
+    table: &'static Table,
+    batches: impl IntoIterator<Item = Result<RecordBatch, E>>,
+    footer: &mut Footer,
+) -> Result<Vec<u8>, E> {
     let wrong = |source| LakeError::Encode { table: table.name, source };
-    footer.rows = batches.iter().map(|b| b.num_rows() as u64).sum();
-    (footer.min_at, footer.max_at) = times(table, batches);
     let options = ArrowWriterOptions::new().with_properties(properties(table)).with_skip_arrow_metadata(true);
     let mut writer = ArrowWriter::try_new_with_options(Vec::new(), table.schema(), options).map_err(wrong)?;
+    (footer.rows, footer.min_at, footer.max_at) = (0, None, None);
     for batch in batches {
-        writer.write(batch).map_err(wrong)?;
+        let batch = batch?;
+        writer.write(&batch).map_err(wrong)?;
+        footer.rows += batch.num_rows() as u64;
+        let (min, max) = times(table, &batch);
+        footer.min_at = [footer.min_at, min].into_iter().flatten().min();
+        footer.max_at = [footer.max_at, max].into_iter().flatten().max();
     }
     writer.flush().map_err(wrong)?;
     // What the writer still holds back would not be hashed, and of a small file that is all.
@@ -48,7 +62,7 @@ pub fn file(table: &'static Table, batches: &[RecordBatch], footer: &mut Footer)
     for pair in footer.key_values() {
         writer.append_key_value_metadata(pair);
     }
-    writer.into_inner().map_err(wrong)
+    Ok(writer.into_inner().map_err(wrong)?)
 }
 
 /// `batches` as one batch, in the order of the table's sort columns (nulls first).
@@ -74,18 +88,12 @@ pub fn sorted(table: &'static Table, batches: &[RecordBatch]) -> Result<RecordBa
     RecordBatch::try_new_with_options(table.schema(), columns, &options).map_err(wrong)
 }
 
-fn times(table: &Table, batches: &[RecordBatch]) -> (Option<Timestamp>, Option<Timestamp>) {
+fn times(table: &Table, batch: &RecordBatch) -> (Option<Timestamp>, Option<Timestamp>) {
     use arrow::array::{AsArray, types::TimestampMicrosecondType};
-    let Some(index) = table.index(table.time) else { return (None, None) };
-    let mut range: (Option<i64>, Option<i64>) = (None, None);
-    for batch in batches {
-        if let Some(column) = batch.column(index).as_primitive_opt::<TimestampMicrosecondType>() {
-            let (low, high) = (arrow::compute::min(column), arrow::compute::max(column));
-            range.0 = [range.0, low].into_iter().flatten().min();
-            range.1 = [range.1, high].into_iter().flatten().max();
-        }
-    }
-    (range.0.map(Timestamp::from_micros), range.1.map(Timestamp::from_micros))
+    let column = table.index(table.time).and_then(|index| batch.column(index).as_primitive_opt::<TimestampMicrosecondType>());
+    let Some(column) = column else { return (None, None) };
+    let (low, high) = (arrow::compute::min(column), arrow::compute::max(column));
+    (low.map(Timestamp::from_micros), high.map(Timestamp::from_micros))
 }
 
 fn properties(table: &Table) -> WriterProperties {

@@ -59,6 +59,21 @@ impl Lake {
         Ok(self.place(&key.path(table)))
     }
 
+    /// The same of batches that are made one after the other ([`encode::stream`]). Returns the footer as it was written, and
+    /// the file's bytes.
+    pub fn publish_closed_from<E: From<LakeError>>(
+        &self,
+        table: &'static Table,
+        key: ClosedKey,
+        batches: impl IntoIterator<Item = Result<RecordBatch, E>>,
+        mut footer: Footer,
+    ) -> Result<(Footer, u64), E> {
+        let bytes = encode::stream(table, batches, &mut footer)?;
+        let size = bytes.len() as u64;
+        self.store.replace(&key.path(table), bytes)?;
+        Ok((footer, size))
+    }
+
     /// Publishes one file of a closed hour over the one of version `over` (none: where there was none). Returns the new version;
     /// none where another writer has been there since, and nothing was written.
     ///

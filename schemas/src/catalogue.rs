@@ -119,7 +119,11 @@ impl Field {
     /// Blanks are told by the field's own type, never by size alone: energy in mJ passes int32's blank within an hour.
     /// A field with an upper limit calls any type's blank a sentinel, for there it is out of range anyway.
     pub fn read(&self, printed: &str, number: f64, on_instance: bool) -> Reading {
-        let whole = printed.parse::<i128>().ok();
+        self.read_number(printed.parse::<i128>().ok(), number, on_instance)
+    }
+
+    /// The same of a value that was never printed: `whole` is what its digits would be, none where they have a fraction's point.
+    pub fn read_number(&self, whole: Option<i128>, number: f64, on_instance: bool) -> Reading {
         if number.is_nan() || self.is_blank(whole, number) {
             return Reading::Invalid(ReadingFault::Sentinel);
         }

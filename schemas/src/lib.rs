@@ -7,13 +7,14 @@
 //!                    labels: which spelling means what, which keys are refused
 //! ```
 //!
-//! Modules in reading order: [`time`], [`calendar`], [`ids`], [`catalogue`], [`labels`], [`status`], [`proto`], [`tables`].
+//! Modules in reading order: [`time`], [`calendar`], [`ids`], [`catalogue`], [`labels`], [`status`], [`proto`], [`tables`], [`rows`].
 
 pub mod calendar;
 pub mod catalogue;
 pub mod ids;
 pub mod labels;
 pub mod proto;
+pub mod rows;
 pub mod status;
 pub mod tables;
 pub mod time;

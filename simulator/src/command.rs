@@ -1,15 +1,19 @@
-//! The command line: `serve`, `truth`, `check`.
+//! The command line: `serve`, `objects`, `backfill`, `truth`, `fidelity`, `check`.
+
+mod backfill;
+mod fidelity;
+mod objects;
+mod serve;
 
 use std::{
     error::Error,
     io::{self, Write},
     path::{Path, PathBuf},
-    sync::Arc,
 };
 
 use clap::{Parser, Subcommand, ValueEnum};
 use schemas::{Timestamp, Window};
-use simulator::{FleetSpec, Plan, Seed, SimClock, explain, podres, serve};
+use simulator::{FleetSpec, Plan, Seed, explain};
 
 use crate::output::{self, Format};
 
@@ -29,24 +33,19 @@ pub struct Command {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Serve every node's page at /nodes/NAME/metrics, and its kubelet's pod-resources socket.
-    #[command(after_help = "Example:\n  strandline-sim serve fleet.yaml --listen 9500 --speed 60 --sockets /tmp/kubelets")]
-    Serve {
-        #[command(flatten)]
-        fleet: Fleet,
-        /// Where to listen: a port (loopback only), `:PORT` (every interface), or an address.
-        #[arg(long, env = "STRANDLINE_SIM_LISTEN", default_value = "9500")]
-        listen: web::Address,
-        /// How many times faster than the wall's the fleet's clock runs.
-        #[arg(long, env = "STRANDLINE_SIM_SPEED", default_value_t = 1.0)]
-        speed: f64,
-        /// Fleet time to begin at (RFC 3339); default: the spec's start.
-        #[arg(long)]
-        start: Option<Timestamp>,
-        /// Folder for the kubelets' sockets, NODE.sock each; made if it is not there. Not given: no kubelets.
-        #[arg(long, env = "STRANDLINE_SIM_SOCKETS")]
-        sockets: Option<PathBuf>,
-    },
+    /// Serve every node's page, at /nodes/NAME/metrics or at a port of its own, and its kubelet's pod-resources socket.
+    #[command(
+        after_help = "Example:\n  strandline-sim serve fleet.yaml --listen 9500 --speed 60 --sockets /tmp/kubelets --file-sd nodes.json"
+    )]
+    Serve(serve::Serve),
+    /// Print the API server's objects: nodes, namespaces and pods as a Kubernetes List.
+    #[command(after_help = "Example:\n  strandline-sim objects fleet.yaml --at 2026-03-02T06:00:00Z | kubectl apply -f -")]
+    Objects(objects::Objects),
+    /// Write the fleet's past: closed hours of a lake, or the messages that agents would have published.
+    #[command(
+        after_help = "Examples:\n  strandline-sim backfill fleet.yaml --lake /tmp/lake\n  strandline-sim backfill fleet.yaml --frames fleet.frames && strandline-ingest publish fleet.frames --kafka broker-1:9092"
+    )]
+    Backfill(backfill::Backfill),
     /// Print what is true: hour rows, holdings with exact times, faults.
     #[command(after_help = "Example:\n  strandline-sim truth fleet.yaml --what faults --format json")]
     Truth {
@@ -65,6 +64,9 @@ enum Verb {
         #[arg(long, value_enum, default_value_t = Format::Table)]
         format: Format,
     },
+    /// Plan the fleet of a preset and say how far it is from what was measured.
+    #[command(after_help = "Example:\n  strandline-sim fidelity --preset acme-seren")]
+    Fidelity(fidelity::Fidelity),
     /// Check a spec and say what its fleet comes to.
     #[command(after_help = "Example:\n  strandline-sim check fleet.yaml --format json")]
     Check {
@@ -144,14 +146,9 @@ fn usage(what: impl std::fmt::Display, err: &dyn Error) -> Failure {
 impl Command {
     pub async fn run(self) -> Result<(), Failure> {
         match self.verb {
-            Verb::Serve { fleet, listen, speed, start, sockets } => {
-                let plan = Arc::new(fleet.plan()?);
-                if !(0.0..=1e6).contains(&speed) {
-                    return Err(Failure { exit: 2, said: format!("--speed {speed} is not between 0 and 1000000") });
-                }
-                let clock = SimClock::running(start.unwrap_or(plan.spec().start), speed);
-                serve_fleet(plan, clock, listen, sockets.as_deref()).await
-            }
+            Verb::Serve(serve) => serve.run().await,
+            Verb::Objects(objects) => objects.run(),
+            Verb::Backfill(backfill) => tokio::task::block_in_place(|| backfill.run()),
             Verb::Truth { fleet, what, from, to, format } => {
                 let plan = fleet.plan()?;
                 let whole = plan.window();
@@ -168,6 +165,7 @@ impl Command {
                 }
                 Ok(out.flush()?)
             }
+            Verb::Fidelity(fidelity) => tokio::task::block_in_place(|| fidelity.run()),
             Verb::Check { fleet, format } => {
                 let explained = explain::explain(&fleet.plan()?);
                 let mut out = io::stdout().lock();
@@ -183,36 +181,20 @@ impl Command {
 
 impl Fleet {
     fn plan(&self) -> Result<Plan, Failure> {
+        self.plan_with(|_| {})
+    }
+
+    /// The plan of the spec as `change` leaves it.
+    fn plan_with(&self, change: impl FnOnce(&mut FleetSpec)) -> Result<Plan, Failure> {
         let text =
             if self.spec == Path::new("-") { io::read_to_string(io::stdin()) } else { std::fs::read_to_string(&self.spec) };
         let file = self.spec.display();
         let text = text.map_err(|err| usage(format_args!("cannot read the fleet spec {file}"), &err))?;
-        let spec = FleetSpec::parse(&text).map_err(|err| usage(&file, &err))?;
+        let mut spec = FleetSpec::parse(&text).map_err(|err| usage(&file, &err))?;
+        change(&mut spec);
         let seed = self.seed.unwrap_or(spec.seed);
         Plan::new(spec, seed).map_err(|err| usage(&file, &err))
     }
-}
-
-async fn serve_fleet(plan: Arc<Plan>, clock: SimClock, listen: web::Address, sockets: Option<&Path>) -> Result<(), Failure> {
-    let listener = web::listen(listen).await?;
-    let kubelets = match sockets {
-        Some(folder) => {
-            std::fs::create_dir_all(folder)?;
-            Some(podres::Kubelets::start(&plan, &clock, folder)?)
-        }
-        None => None,
-    };
-    let (metrics, ready) = (web::Metrics::new(), web::Ready::at_once());
-    metrics.gauge("strandline_sim_nodes", "nodes of the fleet", &[]).set(plan.nodes().len() as f64);
-    metrics.gauge("strandline_sim_gpus", "GPUs of the fleet", &[]).set(plan.spec().gpus() as f64);
-    let address = listener.local_addr()?;
-    tracing::info!(%address, seed = %plan.seed(), nodes = plan.nodes().len(), at = %clock.now(), "serving");
-    let router = serve::router(plan, clock).merge(web::pages(metrics, ready));
-    web::serve(listener, router, interrupted()).await?;
-    if let Some(kubelets) = kubelets {
-        kubelets.stop().await;
-    }
-    Ok(())
 }
 
 /// Done on SIGINT or SIGTERM.

@@ -4,9 +4,9 @@ use schemas::{Timestamp, Window};
 use serde::Serialize;
 
 use crate::{
-    plan::Plan,
+    plan::{DevicePlan, Plan},
     seed::{self, Draw, Seed},
-    spec::{Down, FleetSpec, NoPage, PerDay, SpellKind, Spells, matches},
+    spec::{Delivery, Down, FleetSpec, NoPage, PerDay, SpellKind, Spells, matches},
 };
 
 /// A spell of a node, on whole seconds.
@@ -122,15 +122,21 @@ pub(crate) struct Misprint {
 const LOST: u64 = 0x6c6f_7374;
 const BLANK: u64 = 0x626c_616e;
 const RANGE: u64 = 0x7261_6e67;
+const LATE: u64 = 0x6c61_7465;
+const REPEATED: u64 = 0x7265_7074;
 
 impl Plan {
     fn scrape_cell(&self, at: i64) -> u64 {
         (at - self.start_ms()).div_euclid(self.spec().scrape_interval.ms()) as u64
     }
 
-    /// What a scraper of node `node` gets in place of a page at `at`, if anything.
+    /// What a scraper of node `node` gets in place of a page at `at`, if anything; where nothing reads the product, always
+    /// an empty page.
     pub fn no_page(&self, node: usize, at: Timestamp) -> Option<NoPage> {
         let plan = &self.nodes()[node];
+        if !plan.has_telemetry() {
+            return Some(NoPage::Empty);
+        }
         let down = plan.spells.iter().find(|spell| spell.kind == SpellKind::ExporterDown && spell.holds(at.ms()));
         if let Some(spell) = down {
             return Some(spell.how);
@@ -139,8 +145,30 @@ impl Plan {
         (seed::mix_below(plan.key ^ LOST, self.scrape_cell(at.ms()), 1_000_000) < lost.into()).then_some(NoPage::Refuse)
     }
 
-    /// The reading that the page at `at` misprints for a device, if any.
-    pub(crate) fn misprint(&self, device_key: u64, at: i64) -> Option<Misprint> {
+    /// How long after its time the round of node `node` at `at` reaches the log, in ms: 0 where it is not late.
+    pub fn late_ms(&self, node: usize, at: Timestamp) -> i64 {
+        self.delay_ms(self.spec().faults.late_batches, LATE, node, at).unwrap_or(0)
+    }
+
+    /// How long after that it reaches the log once more, in ms; none: it comes once.
+    pub fn repeated_ms(&self, node: usize, at: Timestamp) -> Option<i64> {
+        self.delay_ms(self.spec().faults.repeated_batches, REPEATED, node, at)
+    }
+
+    fn delay_ms(&self, delivery: Option<Delivery>, salt: u64, node: usize, at: Timestamp) -> Option<i64> {
+        let Delivery { rate, delay: (shortest, longest) } = delivery?;
+        let (key, cell) = (self.nodes()[node].key ^ salt, self.scrape_cell(at.ms()));
+        let drawn = seed::mix_below(key, cell, 1_000_000) < rate.0.into();
+        let range = shortest.ms().abs_diff(longest.ms()) + 1;
+        drawn.then(|| shortest.ms() + seed::mix_below(key, !cell, range) as i64)
+    }
+
+    /// The reading that the page at `at` misprints for a device, if any; none that its page has not.
+    pub(crate) fn misprint(&self, device: &DevicePlan, at: i64) -> Option<Misprint> {
+        self.drawn_misprint(device.key, at).filter(|misprint| misprint.field != 203 || device.instance.is_none())
+    }
+
+    fn drawn_misprint(&self, device_key: u64, at: i64) -> Option<Misprint> {
         const FIELDS: [u16; 5] = [155, 203, 1002, 1004, 1005];
         const RANGED: [u16; 3] = [203, 1002, 1004];
         let cell = self.scrape_cell(at);
@@ -171,9 +199,10 @@ pub struct Fault {
     pub node: String,
     /// Device, where it is one device's.
     pub device: Option<String>,
-    /// exporter_down, lost_scrape, not_ready, cordoned, maintenance, xid, counter_reset, blank, out_of_range.
+    /// exporter_down, lost_scrape, not_ready, cordoned, maintenance, late_batch, repeated_batch, xid, counter_reset, blank,
+    /// out_of_range.
     pub kind: &'static str,
-    /// The XID's code, the misprinted field, or what scrapers got.
+    /// The XID's code, the misprinted field, the delay, or what scrapers got.
     pub detail: String,
     /// From when.
     pub from: Timestamp,
@@ -209,22 +238,31 @@ pub fn faults(plan: &Plan, window: Window) -> Vec<Fault> {
                 None => push(None, "exporter_down", spell.how.as_str().to_owned(), spell.from, spell.to),
             }
         }
-        for at in cells() {
+        for at in cells().filter(|_| node.has_telemetry()) {
             let down = node.spells.iter().any(|spell| spell.kind == SpellKind::ExporterDown && spell.holds(at));
             if !down && plan.no_page(n, Timestamp::from_ms(at)).is_some() {
                 push(None, "lost_scrape", NoPage::Refuse.as_str().to_owned(), at, at + interval);
             }
+            let late = Some(plan.late_ms(n, Timestamp::from_ms(at))).filter(|delay| *delay > 0);
+            let repeated = plan.repeated_ms(n, Timestamp::from_ms(at));
+            for (kind, delay) in [("late_batch", late), ("repeated_batch", repeated)] {
+                if let Some(delay) = delay {
+                    push(None, kind, format!("{delay} ms"), at, at + interval);
+                }
+            }
         }
-        for device in &node.devices {
-            let uuid = Some(&*device.identity.uuid);
-            for (at, code) in device.xids.iter().filter(|(at, _)| from <= *at && *at < to) {
-                push(uuid, "xid", code.to_string(), *at, at + 1);
+        for board in &node.boards {
+            for (at, code) in board.xids.iter().filter(|(at, _)| from <= *at && *at < to) {
+                push(Some(&board.uuid), "xid", code.to_string(), *at, at + 1);
             }
-            for at in device.resets.iter().filter(|at| from <= **at && **at < to) {
-                push(uuid, "counter_reset", String::new(), *at, at + 1);
+            for (at, _) in board.resets.iter().filter(|(at, _)| from <= *at && *at < to) {
+                push(Some(&board.uuid), "counter_reset", String::new(), *at, at + 1);
             }
+        }
+        for device in node.devices.iter().filter(|_| node.has_telemetry()) {
+            let uuid = Some(&*device.id);
             for at in cells() {
-                if let Some(misprint) = plan.misprint(device.key, at) {
+                if let Some(misprint) = plan.misprint(device, at) {
                     let kind = if misprint.blank { "blank" } else { "out_of_range" };
                     push(uuid, kind, misprint.field.to_string(), at, at + interval);
                 }

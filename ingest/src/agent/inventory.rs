@@ -52,7 +52,7 @@ impl Inventory {
                 }
             }
         }
-        let due = self.last_published.is_none_or(|last| at.ms() - last.ms() >= crate::sightings::SNAPSHOT_EVERY_MS);
+        let due = self.last_published.is_none_or(|last| at.ms() - last.ms() >= attribution::sightings::SNAPSHOT_EVERY_MS);
         if !(changed || due) || self.first_seen.is_empty() {
             return None;
         }

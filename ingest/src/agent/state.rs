@@ -2,7 +2,7 @@
 
 use super::AgentError;
 use super::inventory::Inventory;
-use crate::sightings::Sightings;
+use attribution::sightings::Sightings;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -841,3 +841,25 @@ pub struct Unavailable {
     #[prost(sint64, optional, tag = "4")]
     pub to_ms: ::core::option::Option<i64>,
 }
+/// A message on its way to the log, in files of length-delimited frames: `strandline-sim backfill --frames` writes them,
+/// `strandline-ingest publish` sends them.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Frame {
+    /// When it reached the log; what was late or repeated has another time than its content says.
+    #[prost(sint64, tag = "1")]
+    pub delivered_ms: i64,
+    #[prost(oneof = "frame::Content", tags = "2, 3, 4")]
+    pub content: ::core::option::Option<frame::Content>,
+}
+/// Nested message and enum types in `Frame`.
+pub mod frame {
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Content {
+        #[prost(message, tag = "2")]
+        Round(super::ScrapeRound),
+        #[prost(message, tag = "3")]
+        Allocation(super::Allocation),
+        #[prost(message, tag = "4")]
+        Node(super::Node),
+    }
+}

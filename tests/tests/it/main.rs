@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod attack;
+mod backfill;
 mod bad_facts;
 mod bad_input;
 #[path = "../../kafka/broker.rs"]

@@ -1,8 +1,8 @@
 //! A scrape round as its message has it: texts and readings borrowed from the bytes, for rows are made of a million of them a few
 //! seconds. A message that is not as our own encoder writes it is left to the protobuf library, whose word counts.
 
-use schemas::catalogue;
-use schemas::proto::{DeviceSample, Message as _, Readings, ScrapeRound, Value};
+use crate::catalogue;
+use crate::proto::{DeviceSample, Message as _, Readings, ScrapeRound, Value};
 use std::ops::Range;
 use std::sync::LazyLock;
 
@@ -31,51 +31,51 @@ static KINDS: LazyLock<Vec<Kind>> = LazyLock::new(|| {
 
 /// A round.
 #[derive(Debug, PartialEq)]
-pub(super) struct Round<'a> {
+pub struct Round<'a> {
     /// All of it but its devices.
     pub head: ScrapeRound,
-    pub devices: Vec<Device<'a>>,
+    pub(super) devices: Vec<Device<'a>>,
     /// Readings of all devices by DCGM field id, in order of it for each device.
-    pub readings: Vec<(u32, Value)>,
+    pub(super) readings: Vec<(u32, Value)>,
 }
 
 /// [`DeviceSample`], borrowed.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Device<'a> {
-    pub device: &'a str,
-    pub parent: &'a str,
-    pub instance_id: Option<u32>,
-    pub profile: &'a str,
-    pub gpu_index: Option<u32>,
-    pub product: &'a str,
-    pub pci_bus_id: &'a str,
-    pub hostname: &'a str,
-    pub driver_version: &'a str,
-    pub holders: Vec<Holder<'a>>,
-    pub owner_source: &'a str,
-    pub join_reason: &'a str,
-    pub held_over: bool,
-    pub label_disagrees: bool,
+pub struct Device<'a> {
+    pub(super) device: &'a str,
+    pub(super) parent: &'a str,
+    pub(super) instance_id: Option<u32>,
+    pub(super) profile: &'a str,
+    pub(super) gpu_index: Option<u32>,
+    pub(super) product: &'a str,
+    pub(super) pci_bus_id: &'a str,
+    pub(super) hostname: &'a str,
+    pub(super) driver_version: &'a str,
+    pub(super) holders: Vec<Holder<'a>>,
+    pub(super) owner_source: &'a str,
+    pub(super) join_reason: &'a str,
+    pub(super) held_over: bool,
+    pub(super) label_disagrees: bool,
     /// Where its readings are.
-    pub readings: Range<usize>,
+    pub(super) readings: Range<usize>,
     /// In order of field id.
-    pub faults: Vec<(u32, &'a str)>,
+    pub(super) faults: Vec<(u32, &'a str)>,
     /// In order of name.
-    pub labels: Vec<(&'a str, &'a str)>,
-    pub xid_message: &'a str,
+    pub(super) labels: Vec<(&'a str, &'a str)>,
+    pub(super) xid_message: &'a str,
 }
 
-/// [`schemas::proto::Holder`], borrowed; rows have no use for its number of ids.
+/// [`crate::proto::Holder`], borrowed; rows have no use for its number of ids.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Holder<'a> {
-    pub namespace: &'a str,
-    pub pod: &'a str,
-    pub container: &'a str,
-    pub pod_uid: &'a str,
+pub struct Holder<'a> {
+    pub(super) namespace: &'a str,
+    pub(super) pod: &'a str,
+    pub(super) container: &'a str,
+    pub(super) pod_uid: &'a str,
 }
 
 /// Reads a message. Errors: it is none.
-pub(super) fn read<T>(bytes: &[u8], rows: impl FnOnce(&Round<'_>) -> T) -> Result<T, prost::DecodeError> {
+pub fn read<T>(bytes: &[u8], rows: impl FnOnce(&Round<'_>) -> T) -> Result<T, prost::DecodeError> {
     match Round::of_bytes(bytes) {
         Some(round) => Ok(rows(&round)),
         None => ScrapeRound::decode(bytes).map(|round| rows(&Round::of(&round))),
@@ -97,7 +97,8 @@ impl<'a> Round<'a> {
         Some(Round { head: ScrapeRound::decode(&*head).ok()?, devices, readings })
     }
 
-    fn of(round: &'a ScrapeRound) -> Self {
+    /// The same of a decoded one.
+    pub fn of(round: &'a ScrapeRound) -> Self {
         let mut readings = Vec::new();
         let devices = round.devices.iter().map(|device| Device::of(device, &mut readings)).collect();
         Round { head: ScrapeRound { devices: Vec::new(), ..round.clone() }, devices, readings }
@@ -151,12 +152,13 @@ impl<'a> Device<'a> {
         in_order.then_some(device)
     }
 
-    fn of(sample: &'a DeviceSample, readings: &mut Vec<(u32, Value)>) -> Self {
+    /// The same of a decoded one; its readings are added to `readings`.
+    pub fn of(sample: &'a DeviceSample, readings: &mut Vec<(u32, Value)>) -> Self {
         let start = readings.len();
         if let Some(of) = &sample.readings {
             of.each(|id, value| readings.push((u32::from(id), value)));
         }
-        let holder = |h: &'a schemas::proto::Holder| Holder {
+        let holder = |h: &'a crate::proto::Holder| Holder {
             namespace: &h.namespace,
             pod: &h.pod,
             container: &h.container,
@@ -290,8 +292,8 @@ fn varint(bytes: &mut &[u8]) -> Option<u64> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::proto::Reject;
     use proptest::prelude::*;
-    use schemas::proto::Reject;
     use std::collections::BTreeMap;
 
     fn readings() -> impl Strategy<Value = Option<Readings>> {
@@ -323,7 +325,7 @@ mod tests {
         ) -> DeviceSample {
             let mut texts = texts.into_iter();
             let mut text = || texts.next().unwrap();
-            let holder = |(namespace, pod, container, pod_uid, ids)| schemas::proto::Holder { namespace, pod, container, pod_uid, ids };
+            let holder = |(namespace, pod, container, pod_uid, ids)| crate::proto::Holder { namespace, pod, container, pod_uid, ids };
             DeviceSample {
                 device: text(),
                 parent: text(),

@@ -5,7 +5,7 @@
 //! sighting is published when it changes, and every live one again every ten minutes, so that a lost or repeated message does
 //! no harm. The state survives a restart of the agent (see `agent::State`): the same holding goes on under its first sighting.
 
-use attribution::Held;
+use crate::Held;
 use schemas::Timestamp;
 use schemas::proto::Holding;
 use schemas::status::HoldingSource;
@@ -151,7 +151,7 @@ impl Sightings {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use attribution::holders::ContainerHold;
+    use crate::holders::ContainerHold;
 
     fn held(device: &str, pods: &[(&str, u32)]) -> Held {
         let hold = |(pod, ids): &(&str, u32)| ContainerHold {

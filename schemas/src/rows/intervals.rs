@@ -3,7 +3,7 @@
 //! stands, and what each hour has of it, is the closing's to say.
 
 use super::{Place, Rows, TIMES_MS};
-use schemas::proto::{Demand, Holding, Node};
+use crate::proto::{Demand, Holding, Node};
 
 /// Ends of an interval, and what order its observation has.
 struct Interval {
@@ -22,7 +22,7 @@ impl Interval {
         }
     }
 
-    fn set(&self, source: &str, place: Place, rows: &mut Rows) {
+    fn set(&self, source: &str, place: Option<Place>, rows: &mut Rows) {
         rows.time("from_at", self.from_ms);
         rows.time("to_at", self.to_ms.unwrap_or(self.observed_at_ms).max(self.from_ms));
         rows.time("interval_from", self.from_ms);
@@ -32,12 +32,13 @@ impl Interval {
         rows.text("source", source);
         rows.time("observed_at", self.observed_at_ms);
         rows.int("revision", i64::try_from(self.revision).unwrap_or(i64::MAX));
-        rows.log(place.partition, place.offset);
+        rows.log(place);
         rows.end_row();
     }
 }
 
-pub(super) fn holding(rows: &mut Rows, h: &Holding, place: Place) -> Result<(), String> {
+/// Adds a holding's state to rows of `allocations`. Errors: a code, then words.
+pub fn holding(rows: &mut Rows, h: &Holding, place: Option<Place>) -> Result<(), String> {
     let from_ms = h.bound_ms.or(h.known_from_ms).ok_or("no_start: a holding without bind or first sighting")?;
     let observed = h.observed_at_ms;
     let interval = Interval { from_ms, to_ms: h.ended_ms, observed_at_ms: observed, revision: h.revision }.checked()?;
@@ -85,7 +86,8 @@ pub(super) fn holding(rows: &mut Rows, h: &Holding, place: Place) -> Result<(), 
     Ok(())
 }
 
-pub(super) fn demand(rows: &mut Rows, d: &Demand, place: Place) -> Result<(), String> {
+/// Adds a pod's demand to rows of `demand`. Errors: a code, then words.
+pub fn demand(rows: &mut Rows, d: &Demand, place: Option<Place>) -> Result<(), String> {
     let interval =
         Interval { from_ms: d.asked_ms, to_ms: d.ended_ms, observed_at_ms: d.observed_at_ms, revision: d.revision }.checked()?;
     rows.text("cluster", &d.cluster);
@@ -103,7 +105,8 @@ pub(super) fn demand(rows: &mut Rows, d: &Demand, place: Place) -> Result<(), St
     Ok(())
 }
 
-pub(super) fn node(rows: &mut Rows, n: &Node, place: Place) -> Result<(), String> {
+/// Adds a node's inventory to rows of `nodes`: the node, its devices, its spells. Errors: a code, then words.
+pub fn node(rows: &mut Rows, n: &Node, place: Option<Place>) -> Result<(), String> {
     let interval = |from_ms: i64, to_ms: Option<i64>| {
         Interval { from_ms, to_ms, observed_at_ms: n.observed_at_ms, revision: n.revision }.checked()
     };

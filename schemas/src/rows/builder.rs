@@ -1,10 +1,11 @@
 //! Rows of one table, column by column. A column that a row does not set is null in it, at no cost until the end.
 
+use super::Place;
+use crate::tables::{Table, Type};
 use arrow::array::{
     ArrayRef, BooleanBuilder, Float32Builder, Float64Builder, Int64Builder, RecordBatch, StringBuilder,
     TimestampMicrosecondBuilder,
 };
-use schemas::tables::{Table, Type};
 use serde::Serializer as _;
 use std::sync::Arc;
 
@@ -175,9 +176,9 @@ impl Rows {
         }
     }
 
-    /// Says where in the log the current row comes from.
-    pub fn log(&mut self, partition: u32, offset: u64) {
-        if let Some((p, o)) = self.log {
+    /// Says where in the log the current row comes from; none: from no log.
+    pub fn log(&mut self, place: Option<Place>) {
+        if let (Some((p, o)), Some(Place { partition, offset })) = (self.log, place) {
             self.int_at(p, i64::from(partition));
             self.int_at(o, i64::try_from(offset).unwrap_or(i64::MAX));
         }

@@ -2,13 +2,14 @@
 
 use super::wire::{Device, Round};
 use super::{Place, Rows};
-use schemas::proto::{ExtraSample, ScrapeRound, Value};
-use schemas::{catalogue, tables};
+use crate::proto::{DeviceSample, ExtraSample, ScrapeRound, Value};
+use crate::{catalogue, tables};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-/// Positions of the columns that every sample sets, found once.
-pub(super) struct Columns {
+/// Positions of the columns of `gpu_samples` that every sample sets, found once.
+#[derive(Debug)]
+pub struct SampleColumns {
     cluster: usize,
     node: usize,
     device: usize,
@@ -39,8 +40,18 @@ pub(super) struct Columns {
     reading: Vec<usize>,
 }
 
-impl Columns {
-    pub(super) fn new() -> Self {
+impl Default for SampleColumns {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl SampleColumns {
+    /// The positions.
+    ///
+    /// # Panics
+    /// Where the table lacks one: names are literals in our own code.
+    pub fn new() -> Self {
         let table = tables::get("gpu_samples");
         let at = |name: &str| table.index(name).unwrap_or_else(|| panic!("gpu_samples has no column {name}"));
         let mut reading = Vec::new();
@@ -52,7 +63,7 @@ impl Columns {
                 reading[id] = at(column);
             }
         }
-        Columns {
+        SampleColumns {
             cluster: at("cluster"),
             node: at("node"),
             device: at("device"),
@@ -83,10 +94,11 @@ impl Columns {
         }
     }
 
-    pub(super) fn round(
+    /// Adds a whole round to the rows of its four tables.
+    pub fn round(
         &self,
         whole: &Round<'_>,
-        place: Place,
+        place: Option<Place>,
         gpu_samples: &mut Rows,
         extra: &mut Rows,
         rejects: &mut Rows,
@@ -94,7 +106,7 @@ impl Columns {
     ) {
         let round = &whole.head;
         for device in &whole.devices {
-            self.device(round, device, whole.readings.get(device.readings.clone()).unwrap_or_default(), place, gpu_samples);
+            self.sample(round, device, whole.readings.get(device.readings.clone()).unwrap_or_default(), place, gpu_samples);
         }
         for sample in &round.extra {
             extra_sample(round, sample, place, extra);
@@ -110,16 +122,23 @@ impl Columns {
             rejects.text("reason", &reject.reason);
             rejects.text("text", &reject.text);
             rejects.int("rows", 1);
-            rejects.log(place.partition, place.offset);
+            rejects.log(place);
             rejects.end_row();
         }
         // A part of a round that was too large for one message has no status: its first part is the round's row.
         if !round.status.is_empty() {
-            scrape(round, whole.devices.len(), place, scrapes);
+            Self::scrape(round, whole.devices.len(), place, scrapes);
         }
     }
 
-    fn device(&self, round: &ScrapeRound, device: &Device<'_>, readings: &[(u32, Value)], place: Place, rows: &mut Rows) {
+    /// Adds one device of a round to rows of `gpu_samples`; of the round only its head is read.
+    pub fn device(&self, round: &ScrapeRound, device: &DeviceSample, place: Option<Place>, rows: &mut Rows) {
+        let mut readings = Vec::new();
+        let device = Device::of(device, &mut readings);
+        self.sample(round, &device, &readings, place, rows);
+    }
+
+    fn sample(&self, round: &ScrapeRound, device: &Device<'_>, readings: &[(u32, Value)], place: Option<Place>, rows: &mut Rows) {
         rows.text_at(self.cluster, &round.cluster);
         rows.text_at(self.node, &round.node);
         rows.text_at(self.device, device.device);
@@ -153,7 +172,7 @@ impl Columns {
             rows.json_at(self.labels, device.labels.iter().copied());
         }
         rows.text_at(self.xid_message, device.xid_message);
-        rows.log(place.partition, place.offset);
+        rows.log(place);
         for (id, value) in readings {
             let column = self.reading.get(*id as usize).copied().unwrap_or(usize::MAX);
             if column != usize::MAX {
@@ -163,6 +182,36 @@ impl Columns {
                 }
             }
         }
+        rows.end_row();
+    }
+
+    /// Adds a round of `devices` devices to rows of `scrapes`; of the round only its head is read.
+    pub fn scrape(round: &ScrapeRound, devices: usize, place: Option<Place>, rows: &mut Rows) {
+        let int = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+        rows.text("cluster", &round.cluster);
+        rows.text("node", &round.node);
+        rows.time("at", round.at_ms);
+        rows.text("source", &round.source);
+        rows.int("sequence", int(round.sequence));
+        rows.text("status", &round.status);
+        rows.text("error", &round.error);
+        rows.int("duration_ms", i64::from(round.duration_ms));
+        rows.int("interval_ms", i64::from(round.interval_ms));
+        if let Some(ms) = round.collect_interval_ms {
+            rows.int("collect_interval_ms", i64::from(ms));
+        }
+        rows.int("body_bytes", int(round.body_bytes));
+        rows.int("series", i64::from(round.series));
+        rows.int("devices", devices as i64);
+        rows.int("bad_lines", i64::from(round.bad_lines));
+        rows.int("duplicate_series", i64::from(round.duplicate_series));
+        rows.int("refused_labels", i64::from(round.refused_labels));
+        if let Some(ms) = round.skew_ms {
+            rows.int("skew_ms", ms);
+        }
+        rows.text("join_reason", &round.join_reason);
+        rows.text("unmatched_ids", &round.unmatched_ids.join(","));
+        rows.log(place);
         rows.end_row();
     }
 
@@ -193,7 +242,7 @@ impl Columns {
     }
 }
 
-fn extra_sample(round: &ScrapeRound, sample: &ExtraSample, place: Place, rows: &mut Rows) {
+fn extra_sample(round: &ScrapeRound, sample: &ExtraSample, place: Option<Place>, rows: &mut Rows) {
     rows.text("cluster", &round.cluster);
     rows.text("node", &round.node);
     rows.text("device", &sample.device);
@@ -205,35 +254,6 @@ fn extra_sample(round: &ScrapeRound, sample: &ExtraSample, place: Place, rows: &
     rows.json_at(labels, sample.labels.iter());
     let value = rows.index("value");
     rows.double_at(value, sample.value);
-    rows.log(place.partition, place.offset);
-    rows.end_row();
-}
-
-fn scrape(round: &ScrapeRound, devices: usize, place: Place, rows: &mut Rows) {
-    let int = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
-    rows.text("cluster", &round.cluster);
-    rows.text("node", &round.node);
-    rows.time("at", round.at_ms);
-    rows.text("source", &round.source);
-    rows.int("sequence", int(round.sequence));
-    rows.text("status", &round.status);
-    rows.text("error", &round.error);
-    rows.int("duration_ms", i64::from(round.duration_ms));
-    rows.int("interval_ms", i64::from(round.interval_ms));
-    if let Some(ms) = round.collect_interval_ms {
-        rows.int("collect_interval_ms", i64::from(ms));
-    }
-    rows.int("body_bytes", int(round.body_bytes));
-    rows.int("series", i64::from(round.series));
-    rows.int("devices", devices as i64);
-    rows.int("bad_lines", i64::from(round.bad_lines));
-    rows.int("duplicate_series", i64::from(round.duplicate_series));
-    rows.int("refused_labels", i64::from(round.refused_labels));
-    if let Some(ms) = round.skew_ms {
-        rows.int("skew_ms", ms);
-    }
-    rows.text("join_reason", &round.join_reason);
-    rows.text("unmatched_ids", &round.unmatched_ids.join(","));
-    rows.log(place.partition, place.offset);
+    rows.log(place);
     rows.end_row();
 }

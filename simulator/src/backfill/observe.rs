@@ -1,0 +1,332 @@
+//! What an agent makes of one node's page and its kubelet's answer: the message of a round, device by device.
+//!
+//! The readings do not go through text here; what the text would have been read as is asked of the catalogue.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    rc::Rc,
+    sync::Arc,
+};
+
+use attribution::{
+    Held, Known, NodeGpu, ResourceNames,
+    holders::{self, NodeInstance},
+    ids::{Target, shape},
+    podres::v1::ListPodResourcesResponse,
+};
+use exporter::{Collectors, Identity, Page, Renderer, Size, Value as Printed, render::HostnameLabel, xid};
+use schemas::{
+    Timestamp,
+    catalogue::{self, Field, Reading, id::XID_ERRORS},
+    proto::{DeviceSample, Holder, Readings, ScrapeRound, Value},
+    status::{JoinReason, ScrapeStatus},
+};
+
+use super::Agents;
+use crate::{
+    plan::{DeviceRef, NodePlan, Plan},
+    podres, serve,
+    spec::NoPage,
+    state::{self, Walk},
+};
+
+/// What a kubelet answers for a time: who holds which device.
+#[derive(Debug, Default)]
+pub(super) struct Listing {
+    /// Devices that somebody holds.
+    pub held: Vec<Held>,
+    /// Holders as a round carries them, by device.
+    holders: BTreeMap<String, (Vec<Holder>, bool)>,
+    /// Ids that no device answers to.
+    unmatched: Vec<String>,
+    reason: Option<JoinReason>,
+}
+
+/// The kubelet's answers of one node; an answer is good until the next change.
+pub(super) struct Listings<'a> {
+    plan: &'a Plan,
+    node: usize,
+    names: ResourceNames,
+    gpus: BTreeMap<String, NodeGpu>,
+    /// Instants at which the answer may change, in order.
+    pub changes: Vec<i64>,
+    now: Option<(i64, i64, Rc<Listing>)>,
+}
+
+impl<'a> Listings<'a> {
+    pub fn new(plan: &'a Plan, node: usize) -> Self {
+        let NodePlan { devices, .. } = &plan.nodes()[node];
+        let mut changes: Vec<i64> = devices.iter().flat_map(|d| &d.held).flat_map(|held| [held.named, held.until]).collect();
+        changes.sort_unstable();
+        changes.dedup();
+        let mut gpus: BTreeMap<String, NodeGpu> = BTreeMap::new();
+        // No page shows a product that nobody reads.
+        let shown = devices.iter().filter(|_| plan.nodes()[node].has_telemetry());
+        for identity in shown.map(|device| &device.identity) {
+            let gpu = gpus.entry(identity.uuid.clone()).or_insert_with(|| NodeGpu {
+                index: identity.gpu,
+                minor: Some(identity.gpu),
+                uuid: identity.uuid.clone(),
+                instances: Vec::new(),
+            });
+            if let Some(instance) = &identity.instance {
+                gpu.instances.push(NodeInstance { uuid: None, gi: instance.id, ci: None, profile: instance.profile.clone() });
+            }
+        }
+        Self { plan, node, names: ResourceNames::default(), gpus, changes, now: None }
+    }
+
+    /// The answer at `at`.
+    pub fn at(&mut self, at: Timestamp) -> Rc<Listing> {
+        if let Some((from, to, listing)) = &self.now
+            && (*from..*to).contains(&at.ms())
+        {
+            return listing.clone();
+        }
+        let next = self.changes.partition_point(|change| *change <= at.ms());
+        let from = next.checked_sub(1).map_or(i64::MIN, |last| self.changes[last]);
+        let to = self.changes.get(next).copied().unwrap_or(i64::MAX);
+        let listing = Rc::new(self.resolve(&podres::list(self.plan, self.node, at)));
+        self.now = Some((from, to, listing.clone()));
+        listing
+    }
+
+    fn resolve(&self, list: &ListPodResourcesResponse) -> Listing {
+        let known = Known { gpus: self.gpus_with_listed(list), ..Known::default() };
+        let found = holders::holders(list, &known, &self.names);
+        let unmatched: BTreeSet<&str> = found.unmatched.iter().map(|unmatched| unmatched.id.as_str()).collect();
+        let mut listing = Listing { unmatched: unmatched.into_iter().map(str::to_owned).collect(), ..Listing::default() };
+        if found.held.is_empty() && !listing.unmatched.is_empty() {
+            listing.reason = found.unmatched.first().map(|unmatched| unmatched.reason);
+        }
+        for held in &found.held {
+            let holder = |hold: &holders::ContainerHold| Holder {
+                namespace: hold.namespace.clone(),
+                pod: hold.pod.clone(),
+                container: hold.container.clone(),
+                pod_uid: String::new(),
+                ids: hold.ids,
+            };
+            listing.holders.insert(held.device.clone(), (held.holds.iter().map(holder).collect(), held.conflict));
+        }
+        listing.held = found.held;
+        listing
+    }
+
+    /// The node's GPUs, with those that a listing names though no page has shown them.
+    fn gpus_with_listed(&self, list: &ListPodResourcesResponse) -> Vec<NodeGpu> {
+        let mut gpus = self.gpus.clone();
+        let unseen = |uuid: &str| NodeGpu { index: u32::MAX, minor: None, uuid: uuid.to_owned(), instances: Vec::new() };
+        let containers = list.pod_resources.iter().flat_map(|pod| &pod.containers);
+        for id in containers.flat_map(|container| &container.devices).flat_map(|devices| &devices.device_ids) {
+            match shape(id).map(|shape| shape.target) {
+                Some(Target::Uuid(uuid)) if uuid.starts_with("GPU-") => {
+                    gpus.entry(uuid.to_owned()).or_insert_with(|| unseen(uuid));
+                }
+                Some(Target::Partition { gpu, gi, .. }) => {
+                    let gpu = gpus.entry(gpu.to_owned()).or_insert_with(|| unseen(gpu));
+                    if gpu.instances.iter().all(|instance| instance.gi != gi) {
+                        gpu.instances.push(NodeInstance { uuid: None, gi, ci: None, profile: String::new() });
+                    }
+                }
+                Some(Target::Uuid(_) | Target::Minor { .. } | Target::Index(_)) | None => {}
+            }
+        }
+        gpus.into_values().collect()
+    }
+}
+
+/// One node as its agent sees it.
+pub(super) struct Observer<'a> {
+    plan: &'a Plan,
+    node: usize,
+    timeout_ms: u32,
+    printed_hostname: bool,
+    renderer: Renderer,
+    page: Page,
+    /// One a device.
+    walks: Vec<Walk<'a>>,
+    by_field: Vec<Option<&'static Field>>,
+    /// What a round says beside its devices.
+    pub head: ScrapeRound,
+    /// The device that was read last.
+    sample: DeviceSample,
+    /// Whose sample that is.
+    of: Option<(Arc<Identity>, Option<Rc<Listing>>)>,
+}
+
+impl<'a> Observer<'a> {
+    pub fn new(plan: &'a Plan, node: usize, agents: &Agents) -> Self {
+        let NodePlan { name, cluster, .. } = &plan.nodes()[node];
+        let style = serve::style(plan);
+        let mut by_field: Vec<Option<&'static Field>> = Vec::new();
+        for (field, id) in catalogue::fields().iter().filter_map(|field| Some((field, usize::from(field.id?)))) {
+            if by_field.len() <= id {
+                by_field.resize(id + 1, None);
+            }
+            by_field[id] = Some(field);
+        }
+        Self {
+            plan,
+            node,
+            timeout_ms: agents.timeout_ms,
+            printed_hostname: style.hostname != HostnameLabel::Absent,
+            renderer: Renderer::new(Arc::new(Collectors::built_in()), style),
+            page: Page::new(),
+            walks: (0..plan.nodes()[node].devices.len()).map(|gpu| plan.walk(DeviceRef { node, gpu })).collect(),
+            by_field,
+            head: ScrapeRound {
+                cluster: cluster.to_string(),
+                node: name.to_string(),
+                source: format!("{}{}", agents.base, serve::path(name)),
+                interval_ms: u32::try_from(plan.spec().scrape_interval.ms()).unwrap_or(u32::MAX),
+                ..ScrapeRound::default()
+            },
+            sample: DeviceSample::default(),
+            of: None,
+        }
+    }
+
+    /// Dates the head: all that a device's row has of it.
+    pub fn stamp(&mut self, tick: i64) {
+        self.head.at_ms = super::at(self.plan, tick).ms();
+        self.head.sequence = tick.unsigned_abs() + 1;
+    }
+
+    /// Sets the head to round number `tick`, whose page was had or not: its status and, where there is no page, why. What a page
+    /// adds to it is [`Observer::page_of`]'s.
+    pub fn begin(&mut self, tick: i64, listing: &Listing) -> bool {
+        self.stamp(tick);
+        let at = super::at(self.plan, tick);
+        let head = &mut self.head;
+        (head.duration_ms, head.body_bytes, head.series) = (0, 0, 0);
+        head.join_reason = listing.reason.map_or(String::new(), |reason| reason.as_str().to_owned());
+        head.unmatched_ids.clone_from(&listing.unmatched);
+        let source = &head.source;
+        let (status, error, duration_ms) = match self.plan.no_page(self.node, at) {
+            None => (ScrapeStatus::Ok, String::new(), 0),
+            Some(NoPage::Refuse) => {
+                let why = format!("{source}: the connection broke: connection closed before message completed");
+                (ScrapeStatus::Refused, why, 0)
+            }
+            Some(NoPage::Error) => (ScrapeStatus::Http5xx, format!("{source} answered 500"), 0),
+            Some(NoPage::Empty) => (ScrapeStatus::Empty, "the body has no samples; the exporter may be reloading".to_owned(), 0),
+            Some(NoPage::Hang) => {
+                let timeout = std::time::Duration::from_millis(self.timeout_ms.into());
+                let why = format!("no whole answer from {source} in {timeout:?}; check its exporter or raise `timeout`");
+                (ScrapeStatus::Timeout, why, self.timeout_ms)
+            }
+        };
+        head.status.clear();
+        head.status.push_str(status.as_str());
+        (head.error, head.duration_ms) = (error, duration_ms);
+        status == ScrapeStatus::Ok
+    }
+
+    /// What the page came to.
+    pub fn page_of(&mut self, size: &Size) {
+        self.head.body_bytes = size.bytes;
+        self.head.series = u32::try_from(size.series).unwrap_or(u32::MAX);
+    }
+
+    /// Reads device number `gpu` at `at`, and hands it over if the page has it. Instants of a device ascend.
+    pub fn device(
+        &mut self,
+        gpu: usize,
+        at: Timestamp,
+        listing: &Rc<Listing>,
+        size: &mut Size,
+        mut each: impl FnMut(&ScrapeRound, &DeviceSample),
+    ) {
+        let node = &self.plan.nodes()[self.node];
+        let Some(state) = self.walks[gpu].at(at) else { return };
+        self.page.begin(Some(node.name.clone()));
+        state::print(self.plan, node, gpu, &state, at, &mut self.page);
+        self.renderer.measure(&self.page, size);
+        for device in self.page.devices() {
+            let same = self.of.as_ref().is_some_and(|(identity, of)| {
+                Arc::ptr_eq(identity, &device.identity) && of.as_ref().is_some_and(|of| Rc::ptr_eq(of, listing))
+            });
+            if !same {
+                identify(&mut self.sample, &device.identity, &node.name, self.printed_hostname);
+                hold(&mut self.sample, listing);
+                self.of = Some((device.identity.clone(), Some(listing.clone())));
+            }
+            let sample = &mut self.sample;
+            let pod = device.attributes.as_ref().and_then(|attributes| {
+                let label = |name: &str| attributes.iter().find(|(key, value)| *key == name && !value.is_empty()).map(|(_, v)| v);
+                Some((label("namespace").unwrap_or_default(), label("pod")?))
+            });
+            sample.label_disagrees = pod.is_some_and(|(namespace, pod)| {
+                sample.holders.iter().all(|holder| holder.namespace != namespace || holder.pod != pod)
+            });
+            read(sample, device.readings.as_slice(), &self.by_field);
+            each(&self.head, sample);
+        }
+    }
+}
+
+/// What a page's labels say of a device.
+fn identify(sample: &mut DeviceSample, identity: &Identity, node: &str, printed_hostname: bool) {
+    *sample = DeviceSample {
+        device: device_id(identity),
+        parent: identity.instance.as_ref().map_or(String::new(), |_| identity.uuid.clone()),
+        instance_id: identity.instance.as_ref().map(|instance| instance.id),
+        profile: identity.instance.as_ref().map_or(String::new(), |instance| instance.profile.clone()),
+        gpu_index: Some(identity.gpu),
+        product: identity.model.clone(),
+        pci_bus_id: identity.pci_bus_id.clone(),
+        hostname: if printed_hostname { node.to_owned() } else { String::new() },
+        driver_version: identity.texts.iter().find(|(field, _)| *field == 1).map_or(String::new(), |(_, text)| text.clone()),
+        readings: Some(Readings::default()),
+        ..DeviceSample::default()
+    };
+}
+
+/// A device as the lake calls it.
+pub(super) fn device_id(identity: &Identity) -> String {
+    match &identity.instance {
+        Some(instance) => format!("{}/{}", identity.uuid, instance.id),
+        None => identity.uuid.clone(),
+    }
+}
+
+/// What the kubelet says of it.
+fn hold(sample: &mut DeviceSample, listing: &Listing) {
+    let held = listing.holders.get(&sample.device);
+    sample.owner_source = "podres".to_owned();
+    sample.holders = held.map_or(Vec::new(), |(holders, _)| holders.clone());
+    let conflict = held.is_some_and(|(_, conflict)| *conflict);
+    sample.join_reason = if conflict { JoinReason::Conflict.as_str().to_owned() } else { String::new() };
+}
+
+/// What the parser makes of its readings.
+fn read(sample: &mut DeviceSample, printed: &[(u16, Printed)], by_field: &[Option<&'static Field>]) {
+    let on_instance = sample.instance_id.is_some();
+    let readings = sample.readings.get_or_insert_default();
+    *readings = Readings::default();
+    sample.faults.clear();
+    sample.xid_message.clear();
+    for &(id, value) in printed {
+        let Some(field) = by_field.get(usize::from(id)).copied().flatten() else { continue };
+        let reading = match value {
+            Printed::Int(value) => field.read_number(Some(value.into()), value as f64, on_instance),
+            Printed::Float(value) => field.read_number(None, value, on_instance),
+        };
+        let (value, fault) = match reading {
+            Reading::Int(value) => (Some(Value::Int(value)), None),
+            Reading::Ratio(value) => (Some(Value::Float(value as f32)), None),
+            Reading::Clipped(value, fault) => (Some(Value::Float(value as f32)), Some(fault)),
+            Reading::Invalid(fault) => (None, Some(fault)),
+        };
+        if let Some(value) = value {
+            readings.set(id, value);
+            if let (XID_ERRORS, Value::Int(code)) = (id, value) {
+                sample.xid_message.push_str(xid::message(code));
+            }
+        }
+        if let Some(fault) = fault {
+            sample.faults.insert(id.into(), fault.as_str().to_owned());
+        }
+    }
+}

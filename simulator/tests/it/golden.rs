@@ -1,0 +1,60 @@
+//! The same bytes for (spec, seed, time) on every machine, in every build: a change of a hash here is a change of every recorded
+//! fleet, and is to be meant.
+
+use prost_hash::hash_of;
+use schemas::proto::Message as _;
+use simulator::{
+    backfill::{
+        Agents, frames,
+        lake::{Options, backfill},
+    },
+    podres, truth,
+};
+
+use crate::{fleet, ticks};
+
+/// Hashes of what the faces say.
+mod prost_hash {
+    use sha2::{Digest, Sha256};
+
+    pub fn hash_of(parts: impl IntoIterator<Item = Vec<u8>>) -> String {
+        let mut hash = Sha256::new();
+        for part in parts {
+            hash.update((part.len() as u64).to_le_bytes());
+            hash.update(part);
+        }
+        hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+#[test]
+fn every_face_has_the_bytes_that_it_always_had() {
+    let plan = fleet("small");
+    let truth = hash_of([format!("{:?}", truth(&plan, plan.window()).unwrap()).into_bytes()]);
+    let nodes = 0..plan.nodes().len();
+    let at = |backwards: bool| -> Vec<schemas::Timestamp> {
+        if backwards { ticks(&plan, 61_007).rev().collect() } else { ticks(&plan, 61_007).collect() }
+    };
+    let listed = |backwards| {
+        let mut lists: Vec<(schemas::Timestamp, usize, Vec<u8>)> = Vec::new();
+        for at in at(backwards) {
+            lists.extend(nodes.clone().map(|node| (at, node, podres::list(&plan, node, at).encode_to_vec())));
+        }
+        lists.sort();
+        hash_of(lists.into_iter().map(|(_, _, list)| list))
+    };
+    assert_eq!(listed(false), listed(true), "whatever was asked before");
+    let mut messages = Vec::new();
+    frames::write(&plan, plan.window(), &Agents::default(), &mut messages, |_| {}).unwrap();
+    let messages = hash_of([messages]);
+    let rows = |threads| {
+        let folder = tempfile::tempdir().unwrap();
+        let lake = lake::Lake::create(folder.path()).unwrap();
+        backfill(&plan, &lake, &Options { window: plan.window(), threads, agents: Agents::default() }, &|_| {}).unwrap();
+        let tables = ["gpu_samples", "scrapes", "allocations", "nodes", "demand", "truth_gpu_hours"].map(schemas::tables::get);
+        let files = tables.into_iter().flat_map(|table| lake.closed_files(table, None).unwrap());
+        hash_of(files.map(|file| lake::read::footer(&file.path).unwrap().content_hash.into_bytes()))
+    };
+    assert_eq!(rows(1), rows(3), "however many threads");
+    assert_eq!([truth, listed(false), messages, rows(2)], ["", "", "", ""], "truth, pod-resources, messages, rows");
+}
