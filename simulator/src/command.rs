@@ -1,4 +1,6 @@
-//! The command line: `serve`, `truth`, `check`.
+//! The command line: `serve`, `truth`, `nvml`, `check`.
+
+mod nvml;
 
 use std::{
     error::Error,
@@ -17,7 +19,8 @@ const EXAMPLES: &str = "Examples:
   strandline-sim check kwok-fleet/fleets/demo.yaml
   strandline-sim serve kwok-fleet/fleets/demo.yaml --listen 9500 --speed 60 --sockets /tmp/kubelets
   curl -s localhost:9500/nodes/h100-0/metrics | head
-  strandline-sim truth kwok-fleet/fleets/demo.yaml --what hours --format csv > truth.csv";
+  strandline-sim truth kwok-fleet/fleets/demo.yaml --what hours --format csv > truth.csv
+  strandline-sim nvml kwok-fleet/fleets/demo.yaml --node h100-0 --start 2026-03-02T09:00:00Z -- nvitop -1";
 
 /// One fleet from (spec, seed, time): metrics, kubelets, and the truth behind them.
 #[derive(Debug, Parser)]
@@ -65,6 +68,8 @@ enum Verb {
         #[arg(long, value_enum, default_value_t = Format::Table)]
         format: Format,
     },
+    /// Run a command on a node's GPUs: it loads a simulated libnvidia-ml.so.1.
+    Nvml(nvml::Nvml),
     /// Check a spec and say what its fleet comes to.
     #[command(after_help = "Example:\n  strandline-sim check fleet.yaml --format json")]
     Check {
@@ -146,9 +151,7 @@ impl Command {
         match self.verb {
             Verb::Serve { fleet, listen, speed, start, sockets } => {
                 let plan = Arc::new(fleet.plan()?);
-                if !(0.0..=1e6).contains(&speed) {
-                    return Err(Failure { exit: 2, said: format!("--speed {speed} is not between 0 and 1000000") });
-                }
+                checked_speed(speed)?;
                 let clock = SimClock::running(start.unwrap_or(plan.spec().start), speed);
                 serve_fleet(plan, clock, listen, sockets.as_deref()).await
             }
@@ -168,6 +171,7 @@ impl Command {
                 }
                 Ok(out.flush()?)
             }
+            Verb::Nvml(nvml) => nvml.run(),
             Verb::Check { fleet, format } => {
                 let explained = explain::explain(&fleet.plan()?);
                 let mut out = io::stdout().lock();
@@ -181,13 +185,26 @@ impl Command {
     }
 }
 
+fn checked_speed(speed: f64) -> Result<(), Failure> {
+    let fits = (0.0..=simulator::nvml::MAX_SPEED).contains(&speed);
+    let said = || format!("--speed {speed} is not between 0 and {}", simulator::nvml::MAX_SPEED);
+    if fits { Ok(()) } else { Err(Failure { exit: 2, said: said() }) }
+}
+
 impl Fleet {
     fn plan(&self) -> Result<Plan, Failure> {
+        self.plan_of(&self.text()?)
+    }
+
+    fn text(&self) -> Result<String, Failure> {
         let text =
             if self.spec == Path::new("-") { io::read_to_string(io::stdin()) } else { std::fs::read_to_string(&self.spec) };
+        text.map_err(|err| usage(format_args!("cannot read the fleet spec {}", self.spec.display()), &err))
+    }
+
+    fn plan_of(&self, text: &str) -> Result<Plan, Failure> {
         let file = self.spec.display();
-        let text = text.map_err(|err| usage(format_args!("cannot read the fleet spec {file}"), &err))?;
-        let spec = FleetSpec::parse(&text).map_err(|err| usage(&file, &err))?;
+        let spec = FleetSpec::parse(text).map_err(|err| usage(&file, &err))?;
         let seed = self.seed.unwrap_or(spec.seed);
         Plan::new(spec, seed).map_err(|err| usage(&file, &err))
     }

@@ -12,16 +12,18 @@
 //! all faces, so they agree at every instant.
 //!
 //! Not built yet: MIG and time-slicing, products without DCGM telemetry, gangs over several nodes, clock skew, late and
-//! repeated batches, the NVML library, backfill, replay of traces and the fidelity report.
+//! repeated batches, backfill, replay of traces and the fidelity report. The library behind NVML's C interface is a crate of
+//! its own in `nvml/`; [`nvml`] is what it has in common with the command.
 //!
 //! Modules in reading order: [`spec`], [`seed`], [`accelerator`], [`shape`], `schedule`, [`fault`], `timeline`, [`plan`],
-//! [`state`](mod@state), [`api`], [`truth`](mod@truth), [`clock`], [`serve`], [`podres`], [`explain`].
+//! [`state`](mod@state), [`api`], [`truth`](mod@truth), [`clock`], [`serve`], [`podres`], [`nvml`], [`explain`].
 
 pub mod accelerator;
 pub mod api;
 pub mod clock;
 pub mod explain;
 pub mod fault;
+pub mod nvml;
 pub mod plan;
 pub mod podres;
 mod schedule;
