@@ -269,7 +269,7 @@ mod tests {
         let refusal = |text: &str| Script::parse(text).unwrap_err().to_string();
         assert!(Script::parse(" \n").is_ok());
         for (text, says) in [
-            ("calls: [{call: nvmlDeviceGetPower, fail: UNKNOWN}]", "did you mean `nvmlDeviceGetPowerState`?"),
+            ("calls: [{call: nvmlDeviceGetPowerUsag, fail: UNKNOWN}]", "did you mean `nvmlDeviceGetPowerUsage`?"),
             ("calls: [{call: nvmlInit_v2}]", "calls[0].fail: give `fail`, `hang` or both"),
             ("calls: [{call: nvmlInit_v2, fail: GPU_LOST}]", "`GPU_LOST` is no NVML code; did you mean `GPU_IS_LOST`?"),
             ("calls: [{call: nvmlInit_v2, hang: 2h}]", "calls[0].hang: 2h is above 1h"),
