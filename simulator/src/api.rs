@@ -3,12 +3,17 @@
 //! Times inside an object are cut to whole seconds, as the API writes them; `observed_at_ms` is the exact instant at which
 //! a watcher would hear of the change.
 
+use std::collections::BTreeMap;
+
 use schemas::{
     Timestamp,
     proto::{Demand, Device, Holding, Node, Unavailable},
 };
 
-use crate::plan::{Binding, Plan, PodPlan, RESOURCE, api_second};
+use crate::{
+    accelerator::Vendor,
+    plan::{Binding, DRIVER_VERSION, NodePlan, Plan, PodPlan, api_second},
+};
 
 /// Whole states, each list in order of observation.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -104,6 +109,8 @@ impl Event {
 fn holding(plan: &Plan, pod: &PodPlan, binding: &Binding, event: &Event) -> Holding {
     let node = &plan.nodes()[binding.node];
     let ended_ms = event.so_far(binding.ended);
+    // What a MIG profile's name says; of a whole or shared GPU the node's replicas say it.
+    let fraction = Some(binding.unit).filter(|_| pod.resource.contains("/mig-"));
     Holding {
         cluster: node.cluster.to_string(),
         node: node.name.to_string(),
@@ -112,13 +119,15 @@ fn holding(plan: &Plan, pod: &PodPlan, binding: &Binding, event: &Event) -> Hold
         observed_at_ms: event.at,
         revision: event.revision,
         pod_uid: pod.uid.clone(),
-        namespace: pod.namespace.clone(),
-        pod: pod.name.clone(),
-        team: pod.team.clone(),
-        workload: pod.workload.clone(),
+        namespace: pod.namespace.to_string(),
+        pod: pod.name.to_string(),
+        team: pod.team.to_string(),
+        workload: pod.workload.to_string(),
         queue: pod.queue.into(),
-        resource: RESOURCE.into(),
+        resource: pod.resource.to_string(),
         count: Some(pod.gpus),
+        weight_num: fraction.map(|(num, _)| num),
+        weight_den: fraction.map(|(_, den)| den),
         bound_ms: event.so_far(binding.bound),
         started_ms: event.so_far(binding.started),
         terminating_from_ms: event.so_far(binding.terminating),
@@ -131,7 +140,7 @@ fn holding(plan: &Plan, pod: &PodPlan, binding: &Binding, event: &Event) -> Hold
 fn demand(plan: &Plan, pod: &PodPlan, event: &Event) -> Demand {
     let binding = pod.bound.as_ref().filter(|binding| binding.bound <= event.at);
     let withdrawn = event.so_far(pod.withdrawn);
-    let product = if let [only] = pod.products.as_slice() { only.clone() } else { String::new() };
+    let product = if let [only] = &*pod.products { only.clone() } else { String::new() };
     // A pod that waits belongs to the cluster of the node that it will get; one that never gets any, to the first.
     let placed = pod.bound.as_ref().map_or(0, |binding| binding.node);
     Demand {
@@ -139,11 +148,11 @@ fn demand(plan: &Plan, pod: &PodPlan, event: &Event) -> Demand {
         pod_uid: pod.uid.clone(),
         observed_at_ms: event.at,
         revision: event.revision,
-        namespace: pod.namespace.clone(),
-        pod: pod.name.clone(),
-        team: pod.team.clone(),
+        namespace: pod.namespace.to_string(),
+        pod: pod.name.to_string(),
+        team: pod.team.to_string(),
         queue: pod.queue.into(),
-        resource: RESOURCE.into(),
+        resource: pod.resource.to_string(),
         gpus: pod.gpus,
         product,
         asked_ms: api_second(pod.created),
@@ -160,9 +169,21 @@ fn demand(plan: &Plan, pod: &PodPlan, event: &Event) -> Demand {
 fn node_state(plan: &Plan, index: usize, event: &Event) -> Node {
     let node = &plan.nodes()[index];
     let product = &node.accelerator.product;
-    let gpus = node.devices.len() as u32;
+    let gpus = node.boards.len() as u32;
     let spells = node.spells.iter().filter(|spell| spell.from <= event.at);
-    let label = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+    let device = |device: &crate::plan::DevicePlan| {
+        let placed = device.instance.as_ref().map(|instance| &instance.placed);
+        Device {
+            device: device.id.clone(),
+            parent: placed.map_or(String::new(), |_| node.boards[device.board].uuid.clone()),
+            profile: placed.map_or(String::new(), |placed| placed.profile.name.clone()),
+            product: product.clone(),
+            weight_num: placed.map(|_| device.weight.0),
+            weight_den: placed.map(|_| device.weight.1),
+            replicas: Some(node.replicas).filter(|replicas| *replicas > 1),
+            ..Device::default()
+        }
+    };
     Node {
         cluster: node.cluster.to_string(),
         node: node.name.to_string(),
@@ -177,23 +198,69 @@ fn node_state(plan: &Plan, index: usize, event: &Event) -> Node {
         purchase_option: node.purchase_option.clone(),
         capacity_gpus: Some(gpus),
         allocatable_gpus: Some(gpus),
-        devices: node
-            .devices
-            .iter()
-            .map(|device| Device { device: device.identity.uuid.clone(), product: product.clone(), ..Device::default() })
-            .collect(),
+        replicas: Some(node.replicas).filter(|replicas| *replicas > 1),
+        telemetry: if node.has_telemetry() { String::new() } else { "none".into() },
+        devices: node.devices.iter().map(device).collect(),
         unavailable: spells
             .filter_map(|spell| {
                 let reason = spell.unavailable()?.to_owned();
                 Some(Unavailable { device: String::new(), reason, from_ms: spell.from, to_ms: event.so_far(spell.to) })
             })
             .collect(),
-        labels: [
-            label("nvidia.com/gpu.product", &product.replace(' ', "-")),
-            label("nvidia.com/cuda.driver-version.full", crate::plan::DRIVER_VERSION),
-        ]
-        .into_iter()
-        .collect(),
+        labels: labels(node).into_iter().collect(),
         ..Node::default()
     }
+}
+
+/// What the node's `status.capacity` and `status.allocatable` say of its accelerators: every resource that its device plugin
+/// offers, and how many of it. A whole GPU's resource is there with 0 where all are cut.
+pub fn resources(node: &NodePlan) -> BTreeMap<String, u64> {
+    let offers = node.offers.iter().map(|offer| (offer.resource.to_string(), offer.slots.len() as u64));
+    let mut found: BTreeMap<String, u64> = offers.collect();
+    if node.accelerator.vendor == Vendor::Nvidia && node.replicas == 1 {
+        found.entry("nvidia.com/gpu".into()).or_insert(0);
+    }
+    found
+}
+
+/// Labels of the node that feature discovery, the cloud and the node's provider write about its accelerators.
+pub fn labels(node: &NodePlan) -> BTreeMap<String, String> {
+    let mut labels = BTreeMap::new();
+    let mut label = |key: &str, value: String| drop(labels.insert(key.to_owned(), value));
+    let product = &node.accelerator.product;
+    let plain = product.replace(' ', "-");
+    label("topology.kubernetes.io/region", node.region.clone());
+    label("topology.kubernetes.io/zone", node.zone.clone());
+    label("karpenter.sh/capacity-type", node.purchase_option.clone());
+    match node.accelerator.vendor {
+        Vendor::Google => label("cloud.google.com/gke-tpu-accelerator", "tpu-v5-lite-podslice".into()),
+        Vendor::Amd => label("amd.com/gpu.product-name", plain),
+        Vendor::Nvidia => {
+            let shared = node.replicas > 1;
+            label("nvidia.com/gpu.present", "true".into());
+            label("nvidia.com/gpu.count", node.boards.len().to_string());
+            label("nvidia.com/gpu.memory", node.accelerator.memory_mib.to_string());
+            label("nvidia.com/gpu.family", node.accelerator.arch.to_lowercase().replace(' ', "-"));
+            label("nvidia.com/gpu.replicas", node.replicas.to_string());
+            label("nvidia.com/gpu.sharing-strategy", if shared { "time-slicing" } else { "none" }.into());
+            label("nvidia.com/gpu.product", if shared { format!("{plain}-SHARED") } else { plain });
+            label("nvidia.com/cuda.driver-version.full", DRIVER_VERSION.into());
+            label("nvidia.com/mig.capable", (!node.accelerator.mig_profiles.is_empty()).to_string());
+            let cut = node.devices.iter().any(|device| device.instance.is_some());
+            label("nvidia.com/mig.strategy", if cut { "mixed" } else { "none" }.into());
+            for offer in &node.offers {
+                let instance = offer.slots.first().and_then(|slot| node.devices[slot.device].instance.as_ref());
+                let Some(instance) = instance else { continue };
+                label(&format!("{}.count", offer.resource), offer.slots.len().to_string());
+                label(&format!("{}.memory", offer.resource), instance.memory_mib.to_string());
+                label(&format!("{}.slices.gi", offer.resource), instance.placed.profile.slices.to_string());
+                label(&format!("{}.slices.ci", offer.resource), instance.placed.profile.slices.to_string());
+                label(
+                    &format!("{}.product", offer.resource),
+                    format!("{}-MIG-{}", product.replace(' ', "-"), instance.placed.profile.name.replace('+', ".")),
+                );
+            }
+        }
+    }
+    labels
 }

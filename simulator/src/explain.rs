@@ -55,7 +55,7 @@ pub fn explain(plan: &Plan) -> Explained {
     let mut series_by_metric: BTreeMap<String, u64> = BTreeMap::new();
     let mut page = Page::new();
     for (index, node) in plan.nodes().iter().enumerate() {
-        *gpus_by_product.entry(node.accelerator.product.clone()).or_default() += node.devices.len();
+        *gpus_by_product.entry(node.accelerator.product.clone()).or_default() += node.boards.len();
         state::read_node(plan, index, window.from(), &mut page);
         for &(field, _) in page.devices().iter().flat_map(|device| device.readings.as_slice()) {
             let name = schemas::catalogue::by_id(field).map_or("unknown", |field| field.name);
@@ -66,13 +66,14 @@ pub fn explain(plan: &Plan) -> Explained {
     let gpu_hours = gpus * u64::from(spec.hours);
     let mut pods_by_shape: BTreeMap<&'static str, usize> = BTreeMap::new();
     let (mut names, mut namespaces) = (BTreeSet::new(), BTreeSet::new());
-    let mut held_ms = 0_i64;
+    let mut held_ms = 0.0;
     for pod in plan.pods() {
         *pods_by_shape.entry(pod.shape.as_str()).or_default() += 1;
         if let Some(binding) = &pod.bound {
             names.insert((&pod.namespace, &pod.name));
             namespaces.insert(&pod.namespace);
-            held_ms += i64::from(pod.gpus) * (binding.ended.min(window.to().ms()) - binding.bound);
+            let unit = f64::from(binding.unit.0) / f64::from(binding.unit.1);
+            held_ms += f64::from(pod.gpus) * unit * (binding.ended.min(window.to().ms()) - binding.bound) as f64;
         }
     }
     let mut faults: BTreeMap<&'static str, usize> = BTreeMap::new();
@@ -95,7 +96,7 @@ pub fn explain(plan: &Plan) -> Explained {
         pods: plan.pods().len(),
         pods_by_shape,
         withdrawn: plan.pods().iter().filter(|pod| pod.withdrawn.is_some()).count(),
-        allocated_pct: (held_ms as f64 / capacity_ms * 1000.0).round() / 10.0,
+        allocated_pct: (held_ms / capacity_ms * 1000.0).round() / 10.0,
         faults,
     }
 }

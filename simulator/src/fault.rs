@@ -4,7 +4,7 @@ use schemas::{Timestamp, Window};
 use serde::Serialize;
 
 use crate::{
-    plan::Plan,
+    plan::{DevicePlan, Plan},
     seed::{self, Draw, Seed},
     spec::{Down, FleetSpec, NoPage, PerDay, SpellKind, Spells, matches},
 };
@@ -128,9 +128,13 @@ impl Plan {
         (at - self.start_ms()).div_euclid(self.spec().scrape_interval.ms()) as u64
     }
 
-    /// What a scraper of node `node` gets in place of a page at `at`, if anything.
+    /// What a scraper of node `node` gets in place of a page at `at`, if anything; where nothing reads the product, always
+    /// an empty page.
     pub fn no_page(&self, node: usize, at: Timestamp) -> Option<NoPage> {
         let plan = &self.nodes()[node];
+        if !plan.has_telemetry() {
+            return Some(NoPage::Empty);
+        }
         let down = plan.spells.iter().find(|spell| spell.kind == SpellKind::ExporterDown && spell.holds(at.ms()));
         if let Some(spell) = down {
             return Some(spell.how);
@@ -139,8 +143,12 @@ impl Plan {
         (seed::mix_below(plan.key ^ LOST, self.scrape_cell(at.ms()), 1_000_000) < lost.into()).then_some(NoPage::Refuse)
     }
 
-    /// The reading that the page at `at` misprints for a device, if any.
-    pub(crate) fn misprint(&self, device_key: u64, at: i64) -> Option<Misprint> {
+    /// The reading that the page at `at` misprints for a device, if any; none that its page has not.
+    pub(crate) fn misprint(&self, device: &DevicePlan, at: i64) -> Option<Misprint> {
+        self.drawn_misprint(device.key, at).filter(|misprint| misprint.field != 203 || device.instance.is_none())
+    }
+
+    fn drawn_misprint(&self, device_key: u64, at: i64) -> Option<Misprint> {
         const FIELDS: [u16; 5] = [155, 203, 1002, 1004, 1005];
         const RANGED: [u16; 3] = [203, 1002, 1004];
         let cell = self.scrape_cell(at);
@@ -209,22 +217,24 @@ pub fn faults(plan: &Plan, window: Window) -> Vec<Fault> {
                 None => push(None, "exporter_down", spell.how.as_str().to_owned(), spell.from, spell.to),
             }
         }
-        for at in cells() {
+        for at in cells().filter(|_| node.has_telemetry()) {
             let down = node.spells.iter().any(|spell| spell.kind == SpellKind::ExporterDown && spell.holds(at));
             if !down && plan.no_page(n, Timestamp::from_ms(at)).is_some() {
                 push(None, "lost_scrape", NoPage::Refuse.as_str().to_owned(), at, at + interval);
             }
         }
-        for device in &node.devices {
-            let uuid = Some(&*device.identity.uuid);
-            for (at, code) in device.xids.iter().filter(|(at, _)| from <= *at && *at < to) {
-                push(uuid, "xid", code.to_string(), *at, at + 1);
+        for board in &node.boards {
+            for (at, code) in board.xids.iter().filter(|(at, _)| from <= *at && *at < to) {
+                push(Some(&board.uuid), "xid", code.to_string(), *at, at + 1);
             }
-            for at in device.resets.iter().filter(|at| from <= **at && **at < to) {
-                push(uuid, "counter_reset", String::new(), *at, at + 1);
+            for (at, _) in board.resets.iter().filter(|(at, _)| from <= *at && *at < to) {
+                push(Some(&board.uuid), "counter_reset", String::new(), *at, at + 1);
             }
+        }
+        for device in node.devices.iter().filter(|_| node.has_telemetry()) {
+            let uuid = Some(&*device.id);
             for at in cells() {
-                if let Some(misprint) = plan.misprint(device.key, at) {
+                if let Some(misprint) = plan.misprint(device, at) {
                     let kind = if misprint.blank { "blank" } else { "out_of_range" };
                     push(uuid, kind, misprint.field.to_string(), at, at + interval);
                 }

@@ -11,18 +11,22 @@
 //! No wall clock inside: a plan is a pure function of (spec, seed), everything else of a plan and a time. One state is behind
 //! all faces, so they agree at every instant.
 //!
-//! Not built yet: MIG and time-slicing, products without DCGM telemetry, gangs over several nodes, clock skew, late and
-//! repeated batches, backfill, replay of traces and the fidelity report. The library behind NVML's C interface is a crate of
-//! its own in `nvml/`; [`nvml`] is what it has in common with the command.
+//! Not built yet: gangs over several nodes, clock skew, late and repeated batches, backfill, replay of traces and the fidelity
+//! report. The library behind NVML's C interface is a crate of its own in `nvml/`; [`nvml`] is what it has in common with the
+//! command.
 //!
-//! Modules in reading order: [`spec`], [`seed`], [`accelerator`], [`shape`], `schedule`, [`fault`], `timeline`, [`plan`],
-//! [`state`](mod@state), [`api`], [`truth`](mod@truth), [`clock`], [`serve`], [`podres`], [`nvml`], [`explain`].
+//! Modules in reading order: [`spec`], [`seed`], [`accelerator`], [`mig`], `calendar`, [`shape`], `schedule`, [`fault`], `work`,
+//! `activity`, `timeline`, [`plan`], [`state`](mod@state), [`api`], [`truth`](mod@truth), [`clock`], [`serve`], [`podres`],
+//! [`nvml`], [`explain`].
 
 pub mod accelerator;
+mod activity;
 pub mod api;
+mod calendar;
 pub mod clock;
 pub mod explain;
 pub mod fault;
+pub mod mig;
 pub mod nvml;
 pub mod plan;
 pub mod podres;
@@ -34,6 +38,7 @@ pub mod spec;
 pub mod state;
 mod timeline;
 pub mod truth;
+mod work;
 
 pub use api::{ApiFacts, api_changes, api_facts};
 pub use clock::SimClock;
@@ -41,5 +46,5 @@ pub use fault::{Fault, faults};
 pub use plan::{DeviceRef, Plan};
 pub use seed::Seed;
 pub use spec::{FleetSpec, SpecError};
-pub use state::{GpuState, NodeSource, state};
+pub use state::{BoardState, GpuState, NodeSource, Walk, board_state, state};
 pub use truth::{TruthError, truth, truth_holdings, truth_rows};

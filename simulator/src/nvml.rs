@@ -14,15 +14,15 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use exporter::Readings;
+use exporter::{Readings, Value};
 use schemas::Timestamp;
 use sha2::{Digest, Sha256};
 
 use crate::{
-    plan::{DeviceRef, Plan},
+    plan::{BoardPlan, DeviceRef, Plan},
     seed::Seed,
     spec::{FleetSpec, SpecError},
-    state::{GpuState, state},
+    state::{BoardState, board_state, state},
 };
 
 pub use code::Code;
@@ -136,6 +136,14 @@ pub enum SetupError {
         #[source]
         err: SpecError,
     },
+    /// A node whose accelerators NVML knows nothing of.
+    #[error("node `{name}` has {product}, which NVML knows nothing of; name a node with GPUs of NVIDIA")]
+    Foreign {
+        /// The node.
+        name: String,
+        /// What it has.
+        product: String,
+    },
     /// No such node.
     #[error("no node is called `{name}`; did you mean `{nearest}`?")]
     Node {
@@ -190,13 +198,18 @@ impl Setup {
     }
 }
 
-/// Index of the node called `name`, or the name nearest to it.
+/// Index of the node called `name`, which has GPUs of NVIDIA; or the name nearest to it.
 pub fn find(plan: &Plan, name: &str) -> Result<usize, SetupError> {
-    plan.node(name).ok_or_else(|| {
+    let Some(node) = plan.node(name) else {
         let names = plan.nodes().iter().map(|node| &*node.name);
         let nearest = names.min_by_key(|known| (strsim::damerau_levenshtein(name, known), *known));
-        SetupError::Node { name: name.to_owned(), nearest: nearest.unwrap_or_default().to_owned() }
-    })
+        return Err(SetupError::Node { name: name.to_owned(), nearest: nearest.unwrap_or_default().to_owned() });
+    };
+    if !plan.nodes()[node].has_telemetry() {
+        let product = plan.nodes()[node].accelerator.product.clone();
+        return Err(SetupError::Foreign { name: name.to_owned(), product });
+    }
+    Ok(node)
 }
 
 fn parsed<T: std::str::FromStr>(name: &'static str, text: OsString, wanted: &'static str) -> Result<T, SetupError> {
@@ -250,6 +263,27 @@ pub fn search_path(folder: &Path, before: Option<&OsStr>) -> OsString {
     path
 }
 
+/// A GPU of a node, or an instance of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Index of [`Plan::nodes`].
+    pub node: usize,
+    /// Index of [`crate::plan::NodePlan::boards`].
+    pub board: usize,
+    /// Index of [`crate::plan::NodePlan::devices`]: the whole GPU or an instance; none for a GPU that is cut, as a whole.
+    pub device: Option<usize>,
+}
+
+impl Place {
+    fn plan(self, plan: &Plan) -> &BoardPlan {
+        &plan.nodes()[self.node].boards[self.board]
+    }
+
+    fn device(self) -> Option<DeviceRef> {
+        self.device.map(|gpu| DeviceRef { node: self.node, gpu })
+    }
+}
+
 /// A process on a device: one for each pod whose memory is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
@@ -264,11 +298,22 @@ pub struct Process {
 /// Linux gives out no process number above this (`PID_MAX_LIMIT` of 64-bit kernels).
 const HIGHEST_PID: u32 = 1 << 22;
 
-/// The processes on a device at `at`.
-pub fn processes(plan: &Plan, state: &GpuState) -> Vec<Process> {
-    let holder = state.holder.filter(|_| state.fb_used_mib > 0);
-    let process = |pod| Process { pid: pid(pod), name: pod_name(plan, pod), used_mib: state.fb_used_mib };
-    holder.map(process).into_iter().collect()
+/// The processes on a device at `at`, in order of their holders' naming. Those that share a device have its memory alike
+/// (chosen: the state knows the device's), the first ones what is left over.
+pub fn processes(plan: &Plan, device: DeviceRef, at: Timestamp) -> Vec<Process> {
+    let used_mib = state(plan, device, at).map_or(0, |state| state.fb_used_mib);
+    let there = |pod: &usize| {
+        let bound = plan.pods()[*pod].bound.as_ref();
+        bound.is_some_and(|bound| bound.started.is_some_and(|started| started <= at.ms()) && at.ms() < bound.ended)
+    };
+    let pods: Vec<usize> = plan.holders(device, at).map(|(pod, _)| pod).filter(there).collect();
+    if used_mib == 0 || pods.is_empty() {
+        return Vec::new();
+    }
+    let (each, rest) = (used_mib / pods.len() as i64, used_mib % pods.len() as i64);
+    let process =
+        |(n, pod): (i64, usize)| Process { pid: pid(pod), name: pod_name(plan, pod), used_mib: each + i64::from(n < rest) };
+    (0..).zip(pods).map(process).collect()
 }
 
 fn pid(pod: usize) -> u32 {
@@ -286,48 +331,82 @@ pub fn process_name(plan: &Plan, pid: u32) -> Option<String> {
     (pod < plan.pods().len()).then(|| pod_name(plan, pod))
 }
 
-/// XIDs of a device up to `to`, in order: when, and the code.
-pub fn xids(plan: &Plan, device: DeviceRef, to: Timestamp) -> Vec<(Timestamp, i64)> {
-    let xids = plan.device(device).xids.iter().take_while(|(at, _)| *at <= to.ms());
+/// XIDs of a GPU up to `to`, in order: when, and the code.
+pub fn xids(plan: &Plan, place: Place, to: Timestamp) -> Vec<(Timestamp, i64)> {
+    let xids = place.plan(plan).xids.iter().take_while(|(at, _)| *at <= to.ms());
     xids.map(|(at, code)| (Timestamp::from_ms(*at), *code)).collect()
 }
 
 /// A number of 13 digits that stands for the board: its serial.
-pub fn serial(plan: &Plan, device: DeviceRef) -> String {
-    format!("{:013}", plan.device(device).key % 10_000_000_000_000)
+pub fn serial(plan: &Plan, place: Place) -> String {
+    format!("{:013}", place.plan(plan).key % 10_000_000_000_000)
 }
 
 /// Counters of the driver, by DCGM field id: they begin anew when it is loaded.
 const SINCE_LOAD: [u16; 14] = [156, 202, 240, 241, 242, 243, 244, 245, 310, 311, 409, 419, 429, 439];
 
-/// Readings of a device at `at`: its page's, without misprints, and what follows from them ([`derived`]). Where its driver
-/// was restarted at `restarted` by a script, counters are what they have grown since.
-pub fn readings(plan: &Plan, device: DeviceRef, at: Timestamp, restarted: Option<Timestamp>) -> Readings {
-    use exporter::Value;
-    let now = state(plan, device, at);
-    let mut readings = Readings::default();
-    now.readings(&mut readings);
-    let restarted = restarted.filter(|restarted| plan.device(device).reset_before(at.ms()).is_none_or(|r| r < restarted.ms()));
-    if let Some(restarted) = restarted {
-        let mut before = Readings::default();
-        state(plan, device, restarted).readings(&mut before);
+/// Readings at `at`: the page's, without misprints, and what follows from them ([`derived`]); of a GPU that is cut, what is
+/// known of it as a whole. Where its driver was restarted at `restarted` by a script, counters are what they have grown since.
+pub fn readings(plan: &Plan, place: Place, at: Timestamp, restarted: Option<Timestamp>) -> Readings {
+    let mut readings = raw(plan, place, at);
+    let reset = place.plan(plan).reset_before(at.ms()).map(|(reset, _)| reset);
+    if let Some(restarted) = restarted.filter(|restarted| reset.is_none_or(|reset| reset < restarted.ms())) {
+        let before = raw(plan, place, restarted);
         for field in SINCE_LOAD {
             if let (Some(Value::Int(now)), Some(Value::Int(before))) = (readings.get(field), before.get(field)) {
                 readings.set(field, Value::Int(now - before));
             }
         }
     }
-    derived(plan, device, &now, &mut readings);
+    derived(plan, place, &mut readings);
     readings
+}
+
+fn raw(plan: &Plan, place: Place, at: Timestamp) -> Readings {
+    let mut readings = Readings::default();
+    match place.device() {
+        Some(device) => {
+            if let Some(state) = state(plan, device, at) {
+                state.readings(&mut readings);
+            }
+        }
+        None => {
+            if let Some(board) = board_state(plan, place.node, place.board, at) {
+                of_board(&board, &mut readings);
+            }
+        }
+    }
+    readings
+}
+
+/// What is known of a GPU that is cut: nothing of its activity, nor of its rows.
+fn of_board(board: &BoardState, readings: &mut Readings) {
+    let free = board.fb_total_mib - board.fb_used_mib - board.fb_reserved_mib;
+    for (field, value) in [
+        (100, Some(board.sm_clock)),
+        (101, Some(board.mem_clock)),
+        (140, board.mem_temp),
+        (150, Some(board.gpu_temp)),
+        (156, Some(board.energy_mj)),
+        (202, Some(board.pcie_replays)),
+        (250, Some(board.fb_total_mib)),
+        (251, Some(free)),
+        (252, Some(board.fb_used_mib)),
+        (253, Some(board.fb_reserved_mib)),
+    ] {
+        if let Some(value) = value {
+            readings.set(field, Value::Int(value));
+        }
+    }
+    readings.set(155, Value::Float(board.power_mw as f64 / 1e3));
 }
 
 /// What a driver says and the page does not, where it follows from the state: clock event reasons and P-state. SXM boards
 /// stay in P0; others drop their memory clock and go to P8 when nothing holds them.
-fn derived(plan: &Plan, device: DeviceRef, state: &GpuState, readings: &mut Readings) {
-    use exporter::Value;
-    let Ok(board) = plan.nodes()[device.node].accelerator.board() else { return };
-    if readings.get(112).is_none() {
-        let reasons = match state.sm_clock {
+fn derived(plan: &Plan, place: Place, readings: &mut Readings) {
+    let Some(board) = place.plan(plan).board else { return };
+    if let (Some(Value::Int(clock)), None) = (readings.get(100), readings.get(112)) {
+        let reasons = match clock {
             clock if clock >= board.max_sm_clock => 0,
             clock if clock <= board.idle_sm_clock => 0x1, // GPU idle
             _ => 0x4,                                     // software power cap
@@ -337,8 +416,8 @@ fn derived(plan: &Plan, device: DeviceRef, state: &GpuState, readings: &mut Read
     if readings.get(395).is_some() && readings.get(396).is_none() {
         readings.set(396, Value::Int(0)); // a row is remapped at once
     }
-    if readings.get(190).is_none() {
-        readings.set(190, Value::Int(if state.mem_clock >= board.max_mem_clock { 0 } else { 8 }));
+    if let (Some(Value::Int(clock)), None) = (readings.get(101), readings.get(190)) {
+        readings.set(190, Value::Int(if clock >= board.max_mem_clock { 0 } else { 8 }));
     }
 }
 
@@ -378,22 +457,25 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Traffic of `device` from the later of `restarted` and its last counter reset to `at`. `kept` is what an earlier
+    /// Traffic of a whole GPU from the later of `restarted` and its last counter reset to `at`. `kept` is what an earlier
     /// question about the same device left behind.
     pub fn read(kept: &mut Option<Self>, plan: &Plan, device: DeviceRef, at: Timestamp, restarted: Option<Timestamp>) -> Traffic {
         let start = plan.window().from();
-        let reset = plan.device(device).reset_before(at.ms()).map(Timestamp::from_ms);
+        let reset = plan.board(device).reset_before(at.ms()).map(|(reset, _)| Timestamp::from_ms(reset));
         let from = reset.max(restarted).unwrap_or(start).max(start);
         let meter = kept.filter(|meter| meter.from == from && meter.to <= at);
         let mut meter = meter.unwrap_or(Self { from, to: from, sum: Traffic::default() });
         if meter.to < at {
-            let mut points = plan.device(device).breakpoints(meter.to, at);
+            let mut points = plan.breakpoints(device, meter.to, at);
             points.push(at);
+            let mut walk = plan.walk(device);
             for two in points.windows(2) {
-                let (now, ms) = (state(plan, device, two[0]), i128::from(two[1].ms() - two[0].ms()));
-                meter.sum.pcie_tx += i128::from(now.pcie_tx) * ms;
-                meter.sum.pcie_rx += i128::from(now.pcie_rx) * ms;
-                meter.sum.nvlink += i128::from(now.nvlink.unwrap_or(0)) * ms;
+                let Some(now) = walk.at(two[0]) else { break };
+                let ms = i128::from(two[1].ms() - two[0].ms());
+                let add = |sum: &mut i128, rate: Option<i64>| *sum += i128::from(rate.unwrap_or(0)) * ms;
+                add(&mut meter.sum.pcie_tx, now.pcie_tx);
+                add(&mut meter.sum.pcie_rx, now.pcie_rx);
+                add(&mut meter.sum.nvlink, now.nvlink);
             }
             meter.to = at;
             *kept = Some(meter);
@@ -464,9 +546,9 @@ mod tests {
         let spec = FleetSpec::parse(include_str!("../../kwok-fleet/fleets/small.yaml")).unwrap();
         let plan = Plan::new(spec, Seed(7)).unwrap();
         let (restarted, at) = (plan.window().from().plus_ms(1_800_000), plan.window().from().plus_ms(1_803_000));
-        let device = DeviceRef { node: 0, gpu: 0 };
-        let energy = |restarted| match readings(&plan, device, at, restarted).get(156) {
-            Some(exporter::Value::Int(mj)) => mj,
+        let place = Place { node: 0, board: 0, device: Some(0) };
+        let energy = |restarted| match readings(&plan, place, at, restarted).get(156) {
+            Some(Value::Int(mj)) => mj,
             other => panic!("{other:?}"),
         };
         let mj = energy(Some(restarted));

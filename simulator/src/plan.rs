@@ -1,27 +1,35 @@
 //! The plan of a fleet: its nodes and devices, every pod's life, every fault; computed once from (spec, seed).
 //!
 //! A plan is a pure function of its spec and seed, so whatever is a function of a plan and a time is one of
-//! (spec, seed, time), whatever was asked before (rule S1).
+//! (spec, seed, time), whatever was asked before (rule S1). It keeps who holds what and how every hour of a device begins;
+//! what a device does within an hour is laid out when it is asked for (see `timeline`).
 
-use std::{collections::HashMap, sync::Arc};
+mod node;
+
+use std::{
+    collections::HashMap,
+    ops::Range,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+};
 
 use exporter::{Attributes, Identity};
-use schemas::{Timestamp, Window};
+use schemas::{HOUR_MS, Timestamp, Window};
 
 use crate::{
-    accelerator::{self, Accelerator},
-    fault::{self, Spell},
+    accelerator::{Accelerator, Board},
+    calendar::Calendar,
+    fault::Spell,
+    mig::Placed,
     schedule,
     seed::Seed,
-    shape::{self, Shape},
-    spec::{FleetSpec, NodePool, SpecError},
-    timeline::{Build, Timeline},
+    shape::Shape,
+    spec::{FleetSpec, MigIds, SpecError},
+    timeline::{Build, Carried, Hour, Integrals, Job},
+    work::Work,
 };
 
 /// Driver of every simulated node.
 pub const DRIVER_VERSION: &str = "580.65.06";
-/// Resource name that pods ask for.
-pub const RESOURCE: &str = "nvidia.com/gpu";
 /// Container of a pod that uses its GPUs.
 pub const CONTAINER: &str = "main";
 
@@ -33,6 +41,7 @@ pub struct Plan {
     nodes: Vec<NodePlan>,
     pods: Vec<PodPlan>,
     by_name: HashMap<Arc<str>, usize>,
+    pub(crate) calendar: Calendar,
     pub(crate) api: Vec<crate::api::Event>,
 }
 
@@ -54,27 +63,103 @@ pub struct NodePlan {
     /// Purchase option.
     pub purchase_option: String,
     /// Its GPUs, by index.
+    pub boards: Vec<BoardPlan>,
+    /// What it can give to pods: whole GPUs, and the instances of those that are cut, in order of GPU and layout.
     pub devices: Vec<DevicePlan>,
+    /// Replicas that each device is given out as; 1: it is not shared.
+    pub replicas: u32,
+    /// How its device plugin names instances.
+    pub mig_ids: MigIds,
+    /// What its device plugin offers, by resource name.
+    pub offers: Vec<Offer>,
     /// Pods that were bound to it, as indices of [`Plan::pods`], in order of their binding.
     pub pods: Vec<usize>,
     pub(crate) spells: Vec<Spell>,
     pub(crate) key: u64,
 }
 
-/// One GPU.
+/// What a node gives under one resource name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// The resource, such as `nvidia.com/gpu`.
+    pub resource: Arc<str>,
+    /// What one of it is of a whole GPU: numerator and denominator.
+    pub unit: (u32, u32),
+    /// Every one of it.
+    pub slots: Vec<Slot>,
+}
+
+/// One id of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Slot {
+    /// Index of [`NodePlan::devices`].
+    pub device: usize,
+    /// Which replica of it; 0 of a device that is not shared.
+    pub replica: u32,
+}
+
+/// One GPU, whole or cut.
 #[derive(Debug)]
-pub struct DevicePlan {
-    /// What it is.
-    pub identity: Arc<Identity>,
-    pub(crate) held: Vec<Held>,
-    pub(crate) timeline: Timeline,
+pub struct BoardPlan {
+    /// DCGM's index on the node.
+    pub index: u32,
+    /// UUID.
+    pub uuid: String,
+    /// PCI address with an 8-digit domain.
+    pub pci_bus_id: String,
+    /// Its devices: indices of [`NodePlan::devices`].
+    pub devices: Range<usize>,
+    /// What DCGM knows of its product; none where nobody reads it.
+    pub(crate) board: Option<Board>,
+    pub(crate) idle_mw: i64,
+    /// Inlet temperature, thousandths of a degree.
+    pub(crate) ambient_mc: i64,
     pub(crate) xids: Vec<(i64, i64)>,
-    pub(crate) resets: Vec<i64>,
+    /// When its counters began anew, and the energy integral then.
+    pub(crate) resets: Vec<(i64, i64)>,
     /// When its driver was loaded first.
     pub(crate) booted: i64,
     /// Energy on the counter at the start, microjoules.
     pub(crate) energy_uj: i64,
     pub(crate) key: u64,
+}
+
+/// One device: a whole GPU, or an instance of one.
+#[derive(Debug)]
+pub struct DevicePlan {
+    /// What its page says it is.
+    pub identity: Arc<Identity>,
+    /// Its id: a GPU's UUID, or of an instance `UUID/GPU instance id`.
+    pub id: String,
+    /// Index of [`NodePlan::boards`].
+    pub board: usize,
+    /// The instance that it is, if it is one.
+    pub instance: Option<InstancePlan>,
+    /// Compute share of a whole GPU: numerator and denominator.
+    pub weight: (u32, u32),
+    /// Who holds it when, by the kubelet, in order of naming.
+    pub(crate) held: Vec<Held>,
+    pub(crate) track: Option<Track>,
+    pub(crate) key: u64,
+}
+
+/// A MIG instance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InstancePlan {
+    /// Profile, place and GPU instance id.
+    pub placed: Placed,
+    /// UUID of its own.
+    pub uuid: String,
+    /// Memory, MiB.
+    pub memory_mib: i64,
+}
+
+/// A device through time: how every hour begins, and the hour that was asked for last.
+#[derive(Debug)]
+pub(crate) struct Track {
+    pub build: Build,
+    pub hours: Vec<Carried>,
+    last: Mutex<Option<Arc<Hour>>>,
 }
 
 /// A pod's time on a device.
@@ -84,6 +169,10 @@ pub(crate) struct Held {
     /// What the kubelet says.
     pub named: i64,
     pub until: i64,
+    /// How many of its replicas.
+    pub ids: u32,
+    /// Index of the first holder that is there as long as this one: where to begin to look.
+    pub since: u32,
 }
 
 /// Names a device of a plan.
@@ -101,30 +190,34 @@ pub struct PodPlan {
     /// UID.
     pub uid: String,
     /// Name; a pod that comes back has the name of the one before it and another UID.
-    pub name: String,
+    pub name: Arc<str>,
     /// Namespace.
-    pub namespace: String,
+    pub namespace: Arc<str>,
     /// Who pays.
-    pub team: String,
+    pub team: Arc<str>,
     /// What made it, `Job/batch-3`.
-    pub workload: String,
+    pub workload: Arc<str>,
     /// Queue.
     pub queue: &'static str,
     /// Shape.
     pub shape: Shape,
-    /// GPUs asked for.
+    /// Resource asked for.
+    pub resource: Arc<str>,
+    /// How many of it.
     pub gpus: u32,
     /// Products asked for; none named: any.
-    pub products: Vec<String>,
+    pub products: Arc<[String]>,
     /// When it was made.
     pub created: i64,
     /// When its owner gave up waiting, if so.
     pub withdrawn: Option<i64>,
     /// Its time on a node, if it got one.
     pub bound: Option<Binding>,
-    pub(crate) attributes: Arc<Attributes>,
-    /// Name of its random streams.
-    pub(crate) path: String,
+    /// How many of its name came before it.
+    pub(crate) generation: u32,
+    /// Key of its work.
+    pub(crate) key: u64,
+    pub(crate) attributes: OnceLock<Arc<Attributes>>,
 }
 
 /// A pod's time on a node.
@@ -132,8 +225,12 @@ pub struct PodPlan {
 pub struct Binding {
     /// Index of [`Plan::nodes`].
     pub node: usize,
-    /// Indices of [`NodePlan::devices`].
+    /// Indices of [`NodePlan::devices`], one for each that it asked for.
     pub devices: Vec<usize>,
+    /// Which replica of each device; empty where none is shared.
+    pub replicas: Vec<u32>,
+    /// What one of them is of a whole GPU.
+    pub unit: (u32, u32),
     /// When the scheduler bound it.
     pub bound: i64,
     /// When the kubelet named its devices.
@@ -183,7 +280,7 @@ impl Plan {
         let mut nodes = Vec::new();
         for (cluster, pool) in spec.pools() {
             for i in 0..pool.count {
-                nodes.push(node(&spec, seed, &cluster.name, pool, i));
+                nodes.push(node::node(&spec, seed, &cluster.name, pool, i));
             }
         }
         let pods = schedule::pods(&spec, seed, &nodes);
@@ -192,12 +289,14 @@ impl Plan {
                 nodes[binding.node].pods.push(index);
             }
         }
-        for node in &mut nodes {
-            node.pods.sort_by_key(|pod| pods[*pod].bound.as_ref().map(|b| (b.bound, *pod)));
-            work(node, &pods, &spec, seed);
-        }
         let by_name = nodes.iter().enumerate().map(|(index, node)| (node.name.clone(), index)).collect();
-        let mut plan = Self { spec, seed, nodes, pods, by_name, api: Vec::new() };
+        let calendar = Calendar::of(&spec);
+        let mut plan = Self { spec, seed, nodes: Vec::new(), pods, by_name, calendar, api: Vec::new() };
+        for node in &mut nodes {
+            node.pods.sort_by_key(|pod| plan.pods[*pod].bound.as_ref().map(|b| (b.bound, *pod)));
+            node::work(node, &plan);
+        }
+        plan.nodes = nodes;
         plan.api = crate::api::events(&plan);
         Ok(plan)
     }
@@ -219,6 +318,11 @@ impl Plan {
 
     pub(crate) fn start_ms(&self) -> i64 {
         self.spec.start.ms()
+    }
+
+    /// When nothing new happens any more: an hour after the planned time.
+    pub(crate) fn horizon_ms(&self) -> i64 {
+        self.spec.end().ms() + HOUR_MS
     }
 
     /// Every node, in the order of the spec.
@@ -246,120 +350,141 @@ impl Plan {
     pub fn device(&self, device: DeviceRef) -> &DevicePlan {
         &self.nodes[device.node].devices[device.gpu]
     }
+
+    /// The GPU that a device is, or is a part of.
+    pub fn board(&self, device: DeviceRef) -> &BoardPlan {
+        &self.nodes[device.node].boards[self.device(device).board]
+    }
+
+    /// Pods that the kubelet says hold a device at `at`: indices of [`Plan::pods`], with how many of its ids each has.
+    pub fn holders(&self, device: DeviceRef, at: Timestamp) -> impl Iterator<Item = (usize, u32)> {
+        self.device(device).holders(at.ms()).map(|held| (held.pod, held.ids))
+    }
+
+    /// Every instant of `[from, to)` at which activity or power of a device may change, `from` first.
+    pub fn breakpoints(&self, device: DeviceRef, from: Timestamp, to: Timestamp) -> Vec<Timestamp> {
+        let device = self.device(device);
+        let mut points = vec![from.ms()];
+        if device.track.is_some() {
+            for hour in self.hour_index(from.ms())..=self.hour_index(to.ms() - 1) {
+                let begin = self.start_ms() + hour as i64 * HOUR_MS;
+                let end = if hour + 1 == self.hours() { to.ms() } else { to.ms().min(begin + HOUR_MS) };
+                let Some(hour) = self.hour(device, hour) else { continue };
+                points.extend(hour.breakpoints(begin.max(from.ms()), end).into_iter().filter(|at| *at > from.ms()));
+            }
+        }
+        points.into_iter().map(Timestamp::from_ms).collect()
+    }
+
+    /// Hours that are kept of each device.
+    fn hours(&self) -> usize {
+        self.spec.hours as usize + 1
+    }
+
+    pub(crate) fn hour_index(&self, at: i64) -> usize {
+        (at - self.start_ms()).div_euclid(HOUR_MS).clamp(0, self.hours() as i64 - 1) as usize
+    }
+
+    /// Hour `index` of a device: the one that was asked for last, or laid out anew. None where nobody reads the device.
+    pub(crate) fn hour(&self, device: &DevicePlan, index: usize) -> Option<Arc<Hour>> {
+        let track = device.track.as_ref()?;
+        let mut last = track.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(hour) = last.as_ref().filter(|hour| hour.index == index) {
+            return Some(hour.clone());
+        }
+        let hour = Arc::new(self.lay(device, track, index));
+        *last = Some(hour.clone());
+        Some(hour)
+    }
+
+    /// Lays out hour `index` of a device.
+    pub(crate) fn lay(&self, device: &DevicePlan, track: &Track, index: usize) -> Hour {
+        let carried = &track.hours[index];
+        let from = self.start_ms() + index as i64 * HOUR_MS;
+        let holders = device.held[carried.first as usize..].iter().take_while(|held| held.named < from + HOUR_MS);
+        let jobs: Vec<Job> = holders.filter_map(|held| self.pods[held.pod].job(self.horizon_ms())).collect();
+        Hour::lay(&track.build, &self.calendar, carried, index, from, &jobs, index + 1 == self.hours())
+    }
+
+    /// Integrals of a device from the fleet's start to `at`; none where nobody reads it.
+    pub(crate) fn integrals(&self, device: &DevicePlan, at: i64) -> Option<Integrals> {
+        let track = device.track.as_ref()?;
+        let index = self.hour_index(at);
+        if at == self.start_ms() + index as i64 * HOUR_MS {
+            return Some(track.hours[index].before);
+        }
+        self.hour(device, index).map(|hour| hour.integrals(at))
+    }
 }
 
 impl DevicePlan {
-    /// The pod that the kubelet says holds the device at `at`.
-    pub(crate) fn holder(&self, at: i64) -> Option<usize> {
+    /// Who the kubelet says holds the device at `at`, in order of naming.
+    pub(crate) fn holders(&self, at: i64) -> impl DoubleEndedIterator<Item = &Held> {
         let next = self.held.partition_point(|held| held.named <= at);
-        self.held[..next].last().filter(|held| at < held.until).map(|held| held.pod)
-    }
-
-    /// The latest counter reset up to `at`.
-    pub(crate) fn reset_before(&self, at: i64) -> Option<i64> {
-        self.resets[..self.resets.partition_point(|reset| *reset <= at)].last().copied()
-    }
-
-    /// Every instant of `[from, to)` at which activity or power may change, `from` first.
-    pub fn breakpoints(&self, from: Timestamp, to: Timestamp) -> Vec<Timestamp> {
-        self.timeline.breakpoints(from.ms(), to.ms()).into_iter().map(Timestamp::from_ms).collect()
+        let first = self.held[..next].last().map_or(next, |last| last.since as usize);
+        self.held[first..next].iter().filter(move |held| at < held.until)
     }
 }
 
-fn node(spec: &FleetSpec, seed: Seed, cluster: &str, pool: &NodePool, i: u32) -> NodePlan {
-    let name: Arc<str> = format!("{}-{i}", pool.name).into();
-    let accelerator = accelerator::by_product(&pool.product).expect("a checked spec names known products");
-    let board = accelerator.board().expect("a checked spec names products that can be simulated");
-    let start = spec.start.ms();
-    let device = |gpu: u32| {
-        let path = format!("device/{cluster}/{name}/{gpu}");
-        let uuid = format!("GPU-{}", seed.uuid(&path));
-        let mut draw = seed.stream(&path);
-        let idle_mw = board.idle_mw * draw.between(940, 1060) / 1000;
-        let build = Build { board, idle_mw, ambient_mc: draw.between(25_000, 31_000), key: seed.key(&path) };
-        // Up for days before the start: counters have a past.
-        let booted = start - draw.between(3_600, 2_000_000) * 1000;
-        let energy_uj = (start - booted) * draw.between(idle_mw, board.tdp_mw / 2);
-        DevicePlan {
-            xids: fault::xids(spec, seed, &uuid),
-            identity: Arc::new(Identity {
-                gpu,
-                uuid,
-                pci_bus_id: format!("00000000:{:02X}:00.0", 0x0F + 12 * gpu),
-                model: pool.product.clone(),
-                instance: None,
-                texts: vec![(1, DRIVER_VERSION.to_owned())],
-            }),
-            held: Vec::new(),
-            timeline: Timeline::idle(build, start),
-            resets: Vec::new(),
-            booted,
-            energy_uj,
-            key: build.key,
-        }
-    };
-    NodePlan {
-        devices: (0..pool.gpus_per_node).map(device).collect(),
-        cluster: cluster.into(),
-        accelerator,
-        region: pool.region.clone(),
-        zone: pool.zone.clone(),
-        provider: pool.provider.clone(),
-        purchase_option: pool.purchase_option.clone(),
-        pods: Vec::new(),
-        spells: fault::spells(spec, seed, &name),
-        key: seed.key(&format!("node/{cluster}/{name}")),
-        name,
+impl BoardPlan {
+    /// The latest counter reset up to `at`, and the energy integral then.
+    pub(crate) fn reset_before(&self, at: i64) -> Option<(i64, i64)> {
+        self.resets[..self.resets.partition_point(|(reset, _)| *reset <= at)].last().copied()
     }
 }
 
-/// Lays every pod's work on the node's devices, and the resets where they are free.
-fn work(node: &mut NodePlan, pods: &[PodPlan], spec: &FleetSpec, seed: Seed) {
-    let horizon = spec.end().ms() + schemas::HOUR_MS;
-    for &index in &node.pods {
-        let pod = &pods[index];
-        let Some(binding) = &pod.bound else { continue };
-        let works_until = binding.terminating.unwrap_or(binding.ended).min(horizon);
-        let phases = match binding.started.filter(|started| *started < works_until) {
-            Some(started) => {
-                let mut draw = seed.stream(&format!("{}/work", pod.path));
-                shape::phases(pod.shape, pod.gpus, started, works_until, &mut draw)
-            }
-            None => Vec::new(),
-        };
-        for &gpu in &binding.devices {
-            let device = &mut node.devices[gpu];
-            device.held.push(Held { pod: index, named: binding.named, until: binding.released });
-            for phase in &phases {
-                device.timeline.then(phase.from, phase.activity);
-            }
-            if let Some(last) = phases.last() {
-                if works_until < binding.ended {
-                    // Asked to go: the process is there until the end, its work is not.
-                    let memory_pm = last.activity.memory_pm;
-                    device
-                        .timeline
-                        .then(works_until, shape::Activity { memory_pm, resident: true, ..shape::Activity::default() });
-                }
-                device.timeline.rest(binding.ended);
-            }
+impl NodePlan {
+    /// Whether an exporter reads it.
+    pub fn has_telemetry(&self) -> bool {
+        self.accelerator.has_telemetry()
+    }
+
+    /// Name of a slot as the device plugin gives it to the kubelet.
+    pub fn plugin_id(&self, slot: Slot) -> String {
+        let device = &self.devices[slot.device];
+        let board = &self.boards[device.board];
+        match &device.instance {
+            Some(instance) if self.mig_ids == MigIds::Indexed => format!("MIG-{}/{}/0", board.uuid, instance.placed.id),
+            Some(instance) => instance.uuid.clone(),
+            None if self.replicas > 1 => format!("{}::{}", board.uuid, slot.replica),
+            None if self.has_telemetry() => board.uuid.clone(),
+            // Plugins of other vendors number their devices, or name their PCI addresses (chosen: the number).
+            None => board.index.to_string(),
         }
     }
-    for wanted in fault::reloads(spec, seed, &node.name) {
-        for device in &mut node.devices {
-            let busy = device.held.iter().map(|held| (pods[held.pod].bound.as_ref().map_or(held.named, |b| b.bound), held.until));
-            let mut at = wanted;
-            for (bound, until) in busy {
-                if bound <= at && at < until {
-                    at = until;
-                }
-            }
-            if at < spec.end().ms() && device.resets.last().is_none_or(|last| *last < at) {
-                device.resets.push(at);
-            }
-        }
+}
+
+impl Binding {
+    /// Its ids of devices.
+    pub fn slots(&self) -> impl Iterator<Item = Slot> {
+        let replica = |at: usize| self.replicas.get(at).copied().unwrap_or(0);
+        self.devices.iter().enumerate().map(move |(at, device)| Slot { device: *device, replica: replica(at) })
     }
-    for device in &mut node.devices {
-        device.resets.sort_unstable();
+}
+
+impl PodPlan {
+    /// Name of its random streams.
+    pub(crate) fn path(&self) -> String {
+        format!("pod/{}/{}/{}", self.namespace, self.name, self.generation)
     }
+
+    /// Its labels on a page.
+    pub(crate) fn attributes(&self) -> &Arc<Attributes> {
+        self.attributes.get_or_init(|| Arc::new(Attributes::of_pod(&self.namespace, &self.name, CONTAINER)))
+    }
+
+    /// Its work, if its containers started before it was asked to go.
+    pub(crate) fn job(&self, horizon: i64) -> Option<Job> {
+        let binding = self.bound.as_ref()?;
+        let until = binding.terminating.unwrap_or(binding.ended).min(horizon);
+        let started = binding.started.filter(|started| *started < until)?;
+        let work = Work { shape: self.shape, gpus: self.gpus, key: self.key, started, until };
+        Some(Job { work, ended: binding.ended })
+    }
+}
+
+/// Energy of a board from the fleet's start to `at`, microjoules: the idle board's and what its devices add.
+pub(crate) fn board_energy_uj(plan: &Plan, board: &BoardPlan, devices: &[DevicePlan], at: i64) -> i64 {
+    let added = devices.iter().filter_map(|device| plan.integrals(device, at)).map(|integrals| integrals.energy_uj);
+    board.idle_mw * (at - plan.start_ms()).max(0) + added.sum::<i64>()
 }

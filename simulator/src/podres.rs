@@ -19,7 +19,7 @@ use tonic::{Request, Response, Status, transport::Server};
 
 use crate::{
     clock::SimClock,
-    plan::{CONTAINER, Plan, RESOURCE},
+    plan::{CONTAINER, NodePlan, Plan, Slot},
 };
 
 /// Longest path of a unix socket, as Linux has it.
@@ -107,44 +107,50 @@ struct Kubelet {
 
 /// What the kubelet of node `node` answers to List at `at`: its active pods with their devices, by namespace and name.
 pub fn list(plan: &Plan, node: usize, at: Timestamp) -> ListPodResourcesResponse {
-    let devices = &plan.nodes()[node].devices;
-    let mut held: BTreeMap<(&str, &str), Vec<usize>> = BTreeMap::new();
-    for (gpu, device) in devices.iter().enumerate() {
-        if let Some(pod) = device.holder(at.ms()) {
-            let pod = &plan.pods()[pod];
-            held.entry((&pod.namespace, &pod.name)).or_default().push(gpu);
+    let node = &plan.nodes()[node];
+    let held = node.devices.iter().flat_map(|device| device.holders(at.ms()));
+    let pods: BTreeMap<(&str, &str), usize> = held
+        .map(|held| {
+            let pod = &plan.pods()[held.pod];
+            ((&*pod.namespace, &*pod.name), held.pod)
+        })
+        .collect();
+    let pods = pods.into_iter().map(|((namespace, name), pod)| {
+        let pod = &plan.pods()[pod];
+        let slots: Vec<Slot> = pod.bound.iter().flat_map(|binding| binding.slots()).collect();
+        PodResources {
+            name: name.to_owned(),
+            namespace: namespace.to_owned(),
+            containers: vec![ContainerResources {
+                name: CONTAINER.to_owned(),
+                devices: by_numa(node, &pod.resource, &slots),
+                ..ContainerResources::default()
+            }],
+            ..PodResources::default()
         }
-    }
-    let pods = held.into_iter().map(|((namespace, name), gpus)| PodResources {
-        name: name.to_owned(),
-        namespace: namespace.to_owned(),
-        containers: vec![ContainerResources {
-            name: CONTAINER.to_owned(),
-            devices: by_numa(plan, node, &gpus),
-            ..ContainerResources::default()
-        }],
-        ..PodResources::default()
     });
     ListPodResourcesResponse { pod_resources: pods.collect() }
 }
 
 /// What the kubelet of node `node` answers to GetAllocatableResources: its healthy devices, held or not.
 pub fn allocatable(plan: &Plan, node: usize) -> AllocatableResourcesResponse {
-    let all: Vec<usize> = (0..plan.nodes()[node].devices.len()).collect();
-    AllocatableResourcesResponse { devices: by_numa(plan, node, &all), ..AllocatableResourcesResponse::default() }
+    let node = &plan.nodes()[node];
+    let devices = node.offers.iter().flat_map(|offer| by_numa(node, &offer.resource, &offer.slots)).collect();
+    AllocatableResourcesResponse { devices, ..AllocatableResourcesResponse::default() }
 }
 
-/// Kubelets give one entry for each set of NUMA nodes; half of a node's GPUs are near each socket.
-fn by_numa(plan: &Plan, node: usize, gpus: &[usize]) -> Vec<ContainerDevices> {
-    let devices = &plan.nodes()[node].devices;
-    let near = |gpu: usize| i64::from(2 * gpu >= devices.len() && devices.len() > 1);
+/// Kubelets give one entry for each resource and set of NUMA nodes; half of a node's GPUs are near each socket.
+fn by_numa(node: &NodePlan, resource: &str, slots: &[Slot]) -> Vec<ContainerDevices> {
+    let near = |slot: &Slot| {
+        let board = node.devices[slot.device].board;
+        i64::from(2 * board >= node.boards.len() && node.boards.len() > 1)
+    };
     let mut entries = Vec::new();
     for id in [0, 1] {
-        let ids: Vec<String> =
-            gpus.iter().filter(|gpu| near(**gpu) == id).map(|gpu| devices[*gpu].identity.uuid.clone()).collect();
+        let ids: Vec<String> = slots.iter().filter(|slot| near(slot) == id).map(|slot| node.plugin_id(*slot)).collect();
         if !ids.is_empty() {
             entries.push(ContainerDevices {
-                resource_name: RESOURCE.to_owned(),
+                resource_name: resource.to_owned(),
                 device_ids: ids,
                 topology: Some(TopologyInfo { nodes: vec![NumaNode { id }] }),
             });

@@ -6,14 +6,12 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
-
-use exporter::Attributes;
 
 use crate::{
     accelerator,
-    plan::{Binding, CONTAINER, NodePlan, Outcome, PodPlan},
+    plan::{Binding, NodePlan, Outcome, PodPlan, Slot},
     seed::{Draw, Seed},
     shape::Shape,
     spec::{FleetSpec, SpellKind, Team},
@@ -24,11 +22,13 @@ const SLOT_MS: i64 = 10_000;
 /// The fleet fills up over its first minutes.
 const OPENING_MS: i64 = 600_000;
 
+/// How long after the bind a kubelet names a pod's devices: at least, and at most.
+pub(crate) const NAMING_MS: (i64, i64) = (200, 3_000);
+
 /// A wish for GPUs.
 struct Request {
     pod: PodPlan,
     work_ms: i64,
-    generation: u32,
     waits: bool,
 }
 
@@ -38,7 +38,7 @@ enum Event {
     /// A node has room again, or takes pods again.
     Room {
         node: usize,
-        devices: Vec<usize>,
+        freed: Option<(usize, Vec<Slot>)>,
     },
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn pods(spec: &FleetSpec, seed: Seed, nodes: &[NodePlan]) -> Vec<PodP
         seed,
         end: spec.end().ms(),
         nodes,
-        free: Vec::new(),
+        free: nodes.iter().map(|node| node.offers.iter().map(|offer| offer.slots.iter().copied().collect()).collect()).collect(),
         by_free: BTreeMap::new(),
         requests: Vec::new(),
         events: BTreeMap::new(),
@@ -56,8 +56,7 @@ pub(crate) fn pods(spec: &FleetSpec, seed: Seed, nodes: &[NodePlan]) -> Vec<PodP
         waiting: Vec::new(),
     };
     for (node, plan) in nodes.iter().enumerate() {
-        day.free.push(Vec::new());
-        day.release(node, (0..plan.devices.len()).collect());
+        (0..plan.offers.len()).for_each(|offer| day.count_free(node, offer, true));
     }
     let weights: f64 = spec.teams.iter().map(|team| team.weight).sum();
     for team in &spec.teams {
@@ -66,7 +65,7 @@ pub(crate) fn pods(spec: &FleetSpec, seed: Seed, nodes: &[NodePlan]) -> Vec<PodP
     }
     for (node, plan) in nodes.iter().enumerate() {
         for spell in plan.spells.iter().filter(|spell| spell.kind != SpellKind::ExporterDown) {
-            day.at(spell.to, Event::Room { node, devices: Vec::new() });
+            day.at(spell.to, Event::Room { node, freed: None });
         }
     }
     while let Some(((now, _), event)) = day.events.pop_first() {
@@ -85,10 +84,10 @@ struct Day<'a> {
     seed: Seed,
     end: i64,
     nodes: &'a [NodePlan],
-    /// Free devices of each node, ascending.
-    free: Vec<Vec<usize>>,
-    /// Nodes by product and number of free devices.
-    by_free: BTreeMap<&'a str, BTreeMap<usize, BTreeSet<usize>>>,
+    /// Free slots of each node's offers.
+    free: Vec<Vec<BTreeSet<Slot>>>,
+    /// Nodes, with the place of the offer, by (resource, product) and number of free slots.
+    by_free: BTreeMap<(&'a str, &'a str), BTreeMap<usize, BTreeSet<(usize, usize)>>>,
     requests: Vec<Request>,
     events: BTreeMap<(i64, u64), Event>,
     count: u64,
@@ -105,24 +104,23 @@ impl Day<'_> {
     /// All that `team` asks for by itself; what comes back later is asked for when it ends.
     fn arrivals(&mut self, spec: &FleetSpec, team: &Team, gpus: f64) {
         let start = spec.start.ms();
-        let mix = team.mix;
-        let shares = [mix.training, mix.inference, mix.batch, mix.notebook];
-        let sum: f64 = shares.iter().sum();
-        let allowed = |product: &str| team.products.is_empty() || team.products.iter().any(|p| p == product);
-        let most = spec.pools().filter(|(_, pool)| allowed(&pool.product)).map(|(_, pool)| pool.gpus_per_node).max().unwrap_or(1);
-        for (&shape, share) in Shape::ALL.iter().zip(shares) {
+        let sum = team.mix.sum();
+        let words = Words::of(team);
+        for &shape in Shape::ALL {
+            let share = team.mix.of(shape);
             if share <= 0.0 {
                 continue;
             }
-            let wanted = gpus * share / sum;
             let habits = shape.habits();
+            let asks = Asks::of(spec, team, shape);
+            let wanted = gpus * share / sum / asks.unit;
             let mut draw = self.seed.stream(&format!("arrivals/{}/{}", team.name, shape.as_str()));
-            let sizes: Vec<(u32, u32)> = habits.gpus.iter().copied().filter(|(gpus, _)| *gpus <= most).collect();
+            let sizes: Vec<(u32, u32)> = habits.gpus.iter().copied().filter(|(gpus, _)| *gpus <= asks.most).collect();
             let mut number = 0;
             let mut ask = |day: &mut Self, draw: &mut Draw, created: i64, work_pm: i64| {
                 let size = draw.weighted(&sizes);
                 let work_ms = (habits.duration_ms(draw) * work_pm / 1000).max(1000);
-                day.ask(team, shape, number, size, created, work_ms);
+                day.ask(&words, &asks, shape, number, size, created, work_ms);
                 number += 1;
                 f64::from(size)
             };
@@ -130,13 +128,13 @@ impl Day<'_> {
             let mut standing = 0.0;
             while standing < wanted {
                 let created = start + draw.between(0, OPENING_MS);
-                let left_pm = if shape == Shape::Inference { 1000 } else { draw.between(100, 1000) };
+                let left_pm = if shape.serves() { 1000 } else { draw.between(100, 1000) };
                 standing += ask(self, &mut draw, created, left_pm);
             }
-            if shape == Shape::Inference {
+            if shape.serves() {
                 continue;
             }
-            let per_slot = wanted * SLOT_MS as f64 / habits.mean_gpu_ms(most);
+            let per_slot = wanted * SLOT_MS as f64 / habits.mean_gpu_ms(asks.most);
             let rest_ppm = ((per_slot - per_slot.floor()) * 1e6).round() as u32;
             let mut slot = start + OPENING_MS;
             while slot < self.end {
@@ -149,35 +147,38 @@ impl Day<'_> {
         }
     }
 
-    fn ask(&mut self, team: &Team, shape: Shape, number: u32, gpus: u32, created: i64, work_ms: i64) {
+    #[allow(clippy::too_many_arguments)]
+    fn ask(&mut self, words: &Words, asks: &Asks, shape: Shape, number: u32, gpus: u32, created: i64, work_ms: i64) {
         let habits = shape.habits();
-        let workload = format!("{}-{}-{number}", team.name, habits.word);
-        let name = format!("{workload}-0");
+        let workload = format!("{}-{}-{number}", words.team, habits.word);
         let pod = PodPlan {
             uid: String::new(),
-            attributes: Arc::new(Attributes::of_pod(&team.namespace, &name, CONTAINER)),
-            name,
-            namespace: team.namespace.clone(),
-            team: team.name.clone(),
-            workload: format!("{}/{workload}", habits.controller),
+            name: format!("{workload}-0").into(),
+            namespace: words.namespace.clone(),
+            team: words.team.clone(),
+            workload: format!("{}/{workload}", habits.controller).into(),
             queue: habits.queue,
             shape,
+            resource: asks.resource.clone(),
             gpus,
-            products: team.products.clone(),
+            products: words.products.clone(),
             created,
             withdrawn: None,
             bound: None,
-            path: String::new(),
+            generation: 0,
+            key: 0,
+            attributes: OnceLock::new(),
         };
-        self.request(pod, work_ms, 0);
+        self.request(pod, work_ms);
     }
 
-    fn request(&mut self, mut pod: PodPlan, work_ms: i64, generation: u32) {
-        pod.path = format!("pod/{}/{}/{generation}", pod.namespace, pod.name);
-        pod.uid = self.seed.uuid(&pod.path);
+    fn request(&mut self, mut pod: PodPlan, work_ms: i64) {
+        let path = pod.path();
+        pod.uid = self.seed.uuid(&path);
+        pod.key = self.seed.key(&path);
         let index = self.requests.len();
         self.at(pod.created, Event::Created(index));
-        self.requests.push(Request { pod, work_ms, generation, waits: false });
+        self.requests.push(Request { pod, work_ms, waits: false });
     }
 
     fn handle(&mut self, now: i64, event: Event) {
@@ -188,7 +189,7 @@ impl Day<'_> {
                     self.waiting.push(index);
                     let pod = &self.requests[index].pod;
                     if let Some(patience) = pod.shape.habits().patience_s {
-                        let share_pm = self.seed.stream(&format!("{}/patience", pod.path)).between(500, 1500);
+                        let share_pm = self.seed.stream(&format!("{}/patience", pod.path())).between(500, 1500);
                         self.at(now + i64::from(patience) * share_pm, Event::GivesUp(index));
                     }
                 }
@@ -199,46 +200,48 @@ impl Day<'_> {
                     self.waiting.retain(|waiting| *waiting != index);
                 }
             }
-            Event::Room { node, devices } => {
-                self.release(node, devices);
+            Event::Room { node, freed } => {
+                if let Some((offer, slots)) = freed {
+                    self.count_free(node, offer, false);
+                    self.free[node][offer].extend(slots);
+                    self.count_free(node, offer, true);
+                }
                 // Nothing else has changed, so whoever waits can only go here.
                 for index in std::mem::take(&mut self.waiting) {
-                    if self.takes(node, index, now) {
-                        self.bind(index, node, now);
-                        self.requests[index].waits = false;
-                    } else {
-                        self.waiting.push(index);
+                    match self.takes(node, index, now) {
+                        Some(offer) => {
+                            self.bind(index, node, offer, now);
+                            self.requests[index].waits = false;
+                        }
+                        None => self.waiting.push(index),
                     }
                 }
             }
         }
     }
 
-    /// Whether `node` has room for a pod at `now` and may take it.
-    fn takes(&self, node: usize, index: usize, now: i64) -> bool {
+    /// The offer of `node` that has room for a pod at `now`, if it may take it.
+    fn takes(&self, node: usize, index: usize, now: i64) -> Option<usize> {
         let pod = &self.requests[index].pod;
-        self.free[node].len() >= pod.gpus as usize && wants(pod, &self.nodes[node].accelerator.product) && self.open(node, now)
+        let plan = &self.nodes[node];
+        let offer = plan.offers.iter().position(|offer| offer.resource == pod.resource)?;
+        let has_room = self.free[node][offer].len() >= pod.gpus as usize;
+        (has_room && wants(pod, &plan.accelerator.product) && self.open(node, now)).then_some(offer)
     }
 
     fn open(&self, node: usize, now: i64) -> bool {
         !self.nodes[node].spells.iter().any(|spell| spell.kind != SpellKind::ExporterDown && spell.holds(now))
     }
 
-    fn release(&mut self, node: usize, devices: Vec<usize>) {
-        self.count_free(node, false);
-        self.free[node].extend(devices);
-        self.free[node].sort_unstable();
-        self.count_free(node, true);
-    }
-
-    /// Enters `node` under its number of free devices, or strikes it out.
-    fn count_free(&mut self, node: usize, enter: bool) {
-        let product = self.nodes[node].accelerator.product.as_str();
-        let alike = self.by_free.entry(product).or_default().entry(self.free[node].len()).or_default();
+    /// Enters an offer of `node` under its number of free slots, or strikes it out.
+    fn count_free(&mut self, node: usize, offer: usize, enter: bool) {
+        let plan = &self.nodes[node];
+        let kind = (&*plan.offers[offer].resource, plan.accelerator.product.as_str());
+        let alike = self.by_free.entry(kind).or_default().entry(self.free[node][offer].len()).or_default();
         if enter {
-            alike.insert(node);
+            alike.insert((node, offer));
         } else {
-            alike.remove(&node);
+            alike.remove(&(node, offer));
         }
     }
 
@@ -246,39 +249,107 @@ impl Day<'_> {
     fn place(&mut self, index: usize, now: i64) -> bool {
         let pod = &self.requests[index].pod;
         let need = pod.gpus as usize;
-        let light = matches!(pod.shape, Shape::Inference | Shape::Notebook);
-        let best = |(product, by_free): (&&str, &BTreeMap<usize, BTreeSet<usize>>)| {
+        let light = pod.shape.serves() || pod.shape == Shape::Notebook;
+        type ByFree = BTreeMap<usize, BTreeSet<(usize, usize)>>;
+        let best = |((_, product), by_free): (&(&str, &str), &ByFree)| {
             let fullest = by_free.range(need..).find_map(|(free, nodes)| {
-                let node = nodes.iter().copied().find(|node| self.open(*node, now))?;
+                let node = nodes.iter().copied().find(|(node, _)| self.open(*node, now))?;
                 Some((free - need, node))
             })?;
             let misfit = accelerator::by_product(product)?.nvlinks.is_some() == light;
             Some((misfit, fullest))
         };
-        let suiting = self.by_free.iter().filter(|(product, _)| wants(pod, product));
-        let Some((_, (_, node))) = suiting.filter_map(best).min() else { return false };
-        self.bind(index, node, now);
+        let suiting = self.by_free.iter().filter(|((resource, product), _)| *resource == &*pod.resource && wants(pod, product));
+        let Some((_, (_, (node, offer)))) = suiting.filter_map(best).min() else { return false };
+        self.bind(index, node, offer, now);
         true
     }
 
-    fn bind(&mut self, index: usize, node: usize, now: i64) {
-        self.count_free(node, false);
-        let devices: Vec<usize> = self.free[node].drain(..self.requests[index].pod.gpus as usize).collect();
-        self.count_free(node, true);
+    fn bind(&mut self, index: usize, node: usize, offer: usize, now: i64) {
+        self.count_free(node, offer, false);
+        let slots = take(&mut self.free[node][offer], self.requests[index].pod.gpus as usize);
+        self.count_free(node, offer, true);
         let request = &self.requests[index];
-        let mut draw = self.seed.stream(&format!("{}/life", request.pod.path));
-        let binding = life(&request.pod, request.work_ms, node, devices.clone(), now, &mut draw);
+        let mut draw = self.seed.stream(&format!("{}/life", request.pod.path()));
+        let shared = self.nodes[node].replicas > 1;
+        let binding = Binding {
+            devices: slots.iter().map(|slot| slot.device).collect(),
+            replicas: if shared { slots.iter().map(|slot| slot.replica).collect() } else { Vec::new() },
+            unit: self.nodes[node].offers[offer].unit,
+            ..life(&request.pod, request.work_ms, node, now, &mut draw)
+        };
         // The scheduler learns of the end a little later than the kubelet has let go.
         let freed = binding.released + draw.between(150, 1200);
         let back = binding.ended + draw.between(2_000, 40_000);
         let comes_back = binding.started.is_some() && draw.chance(request.pod.shape.habits().returns_ppm);
         if comes_back && back < self.end {
             let work_ms = request.pod.shape.habits().duration_ms(&mut draw);
-            let again = PodPlan { created: back, withdrawn: None, bound: None, ..request.pod.clone() };
-            self.request(again, work_ms, self.requests[index].generation + 1);
+            let generation = request.pod.generation + 1;
+            let again = PodPlan { created: back, withdrawn: None, bound: None, generation, ..request.pod.clone() };
+            self.request(again, work_ms);
         }
         self.requests[index].pod.bound = Some(binding);
-        self.at(freed, Event::Room { node, devices });
+        self.at(freed, Event::Room { node, freed: Some((offer, slots)) });
+    }
+}
+
+/// Takes `count` slots: whole devices in order; replicas of whichever device has most of them free, as NVIDIA's plugin spreads
+/// them.
+fn take(free: &mut BTreeSet<Slot>, count: usize) -> Vec<Slot> {
+    let mut taken = Vec::with_capacity(count);
+    for _ in 0..count {
+        let mut by_device: BTreeMap<usize, (usize, Slot)> = BTreeMap::new();
+        for slot in free.iter() {
+            by_device.entry(slot.device).or_insert((0, *slot)).0 += 1;
+        }
+        let fullest = by_device.into_values().max_by_key(|(count, slot)| (*count, std::cmp::Reverse(*slot)));
+        let Some((_, slot)) = fullest else { break };
+        free.remove(&slot);
+        taken.push(slot);
+    }
+    taken.sort_unstable();
+    taken
+}
+
+/// A team's names, shared by its pods.
+struct Words {
+    team: Arc<str>,
+    namespace: Arc<str>,
+    products: Arc<[String]>,
+}
+
+impl Words {
+    fn of(team: &Team) -> Self {
+        Self {
+            team: team.name.as_str().into(),
+            namespace: team.namespace.as_str().into(),
+            products: team.products.clone().into(),
+        }
+    }
+}
+
+/// What a team's pods of one shape ask for.
+struct Asks {
+    resource: Arc<str>,
+    /// What one of it is of a whole GPU; where pools differ, in the first.
+    unit: f64,
+    /// Most of it that one pod can have: one of what is not a whole GPU.
+    most: u32,
+}
+
+impl Asks {
+    fn of(spec: &FleetSpec, team: &Team, shape: Shape) -> Self {
+        let resource = spec.resource(team, shape);
+        let pools = || spec.pools().map(|(_, pool)| pool).filter(|pool| team.may_have(&pool.product));
+        let given: Vec<((u32, u32), u32)> = pools().filter_map(|pool| pool.resources().get(resource).copied()).collect();
+        let unit = given.first().map_or((1, 1), |(unit, _)| *unit);
+        let whole = unit == (1, 1);
+        let most = given.iter().map(|(_, count)| *count).max();
+        Self {
+            resource: resource.into(),
+            unit: f64::from(unit.0) / f64::from(unit.1),
+            most: if whole { most.unwrap_or(1) } else { 1 },
+        }
     }
 }
 
@@ -288,10 +359,10 @@ fn wants(pod: &PodPlan, product: &str) -> bool {
 }
 
 /// How a pod's life goes once it has its place at `now`.
-fn life(pod: &PodPlan, work_ms: i64, node: usize, devices: Vec<usize>, now: i64, draw: &mut Draw) -> Binding {
+fn life(pod: &PodPlan, work_ms: i64, node: usize, now: i64, draw: &mut Draw) -> Binding {
     let habits = pod.shape.habits();
     let bound = now + draw.between(30, 400);
-    let named = bound + draw.between(200, 3_000);
+    let named = bound + draw.between(NAMING_MS.0, NAMING_MS.1);
     let pull = if draw.chance(60_000) { draw.between(60_000, 480_000) } else { draw.between(1_500, 15_000) };
     let started = named + pull;
     let (started, terminating, ended, outcome) = if draw.chance(10_000) {
@@ -306,5 +377,6 @@ fn life(pod: &PodPlan, work_ms: i64, node: usize, devices: Vec<usize>, now: i64,
         (Some(started), None, started + work_ms, outcome)
     };
     let released = ended + draw.between(0, 300);
-    Binding { node, devices, bound, named, started, terminating, ended, released, outcome }
+    let (devices, replicas, unit) = (Vec::new(), Vec::new(), (1, 1)); // for the caller to fill in
+    Binding { node, devices, replicas, unit, bound, named, started, terminating, ended, released, outcome }
 }

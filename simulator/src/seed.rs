@@ -73,6 +73,15 @@ impl Seed {
 pub struct Draw(ChaCha8Rng);
 
 impl Draw {
+    /// The stream of `key` and `at`: for what is drawn piece by piece of time, each by itself.
+    pub fn keyed(key: u64, at: u64) -> Self {
+        let mut seed = [0; 32];
+        for (word, bytes) in (0..).zip(seed.chunks_exact_mut(8)) {
+            bytes.copy_from_slice(&mix(key.wrapping_add(word), at).to_le_bytes());
+        }
+        Self(ChaCha8Rng::from_seed(seed))
+    }
+
     /// A whole number below `n`, which is above 0.
     pub fn below(&mut self, n: u64) -> u64 {
         scale(self.0.next_u64(), n)

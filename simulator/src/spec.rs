@@ -2,12 +2,26 @@
 //!
 //! Unknown keys are refused with the nearest known one, limits with the key at fault. A checked spec can be planned.
 
-use std::{collections::BTreeSet, fmt};
+mod check;
+mod refusal;
+mod scalar;
+
+use std::collections::BTreeMap;
 
 use schemas::{HOUR_MS, Timestamp};
-use serde::{Deserialize, Deserializer, de::Visitor};
+use serde::Deserialize;
 
-use crate::{accelerator, seed::Seed};
+pub(crate) use self::check::matches;
+pub use self::{
+    refusal::{Problem, SpecError},
+    scalar::{Layout, PerDay, Rate, Span},
+};
+use crate::{
+    accelerator::{self, Vendor},
+    mig,
+    seed::Seed,
+    shape::Shape,
+};
 
 /// One fleet.
 #[derive(Clone, Debug, Deserialize)]
@@ -25,6 +39,9 @@ pub struct FleetSpec {
     /// Interval at which its scrapers ask; faults of single scrapes last as long.
     #[serde(default = "default_interval")]
     pub scrape_interval: Span,
+    /// Time zone of the daily and weekly cycle, by its IANA name.
+    #[serde(default = "default_zone")]
+    pub time_zone: String,
     /// How its pages look.
     #[serde(default)]
     pub exposition: Exposition,
@@ -90,6 +107,19 @@ pub struct NodePool {
     pub product: String,
     /// GPUs of each node.
     pub gpus_per_node: u32,
+    /// MIG instances of every GPU, by profile, or a list of such lists, one for each GPU; pods ask for
+    /// `nvidia.com/mig-PROFILE`. Not given: GPUs are whole.
+    #[serde(default)]
+    pub mig: Option<Layout>,
+    /// How the device plugin names MIG instances.
+    #[serde(default)]
+    pub mig_ids: MigIds,
+    /// Replicas that each GPU is given out as, by time-slicing.
+    #[serde(default = "one")]
+    pub replicas: u32,
+    /// Replicas are asked for as `nvidia.com/gpu.shared`, not as `nvidia.com/gpu`.
+    #[serde(default)]
+    pub rename: bool,
     /// Region.
     pub region: String,
     /// Zone.
@@ -98,6 +128,55 @@ pub struct NodePool {
     pub provider: String,
     /// How it is paid for: reserved, on-demand, spot, block.
     pub purchase_option: String,
+}
+
+/// How the device plugin names MIG instances.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MigIds {
+    /// `MIG-` and a UUID of its own: drivers since R470.
+    #[default]
+    Uuid,
+    /// `MIG-GPU-uuid/gi/ci`: drivers before that.
+    Indexed,
+}
+
+impl NodePool {
+    /// MIG instances of GPU `gpu`, by profile; none: it is whole.
+    pub fn layout(&self, gpu: u32) -> &[String] {
+        match &self.mig {
+            None => &[],
+            Some(Layout::Every(profiles)) => profiles,
+            Some(Layout::Each(gpus)) => gpus.get(gpu as usize).map_or(&[], Vec::as_slice),
+        }
+    }
+
+    /// Resource that a whole GPU of it, or a replica of one, is asked for as; none of a product that nobody knows.
+    pub(crate) fn resource(&self) -> Option<&'static str> {
+        Some(match accelerator::by_product(&self.product)?.vendor {
+            Vendor::Nvidia if self.rename => "nvidia.com/gpu.shared",
+            Vendor::Nvidia => "nvidia.com/gpu",
+            Vendor::Amd => "amd.com/gpu",
+            Vendor::Google => "google.com/tpu",
+        })
+    }
+
+    /// Every resource that its nodes give: what one of it is of a whole GPU, and how many of it a node has.
+    pub(crate) fn resources(&self) -> BTreeMap<String, ((u32, u32), u32)> {
+        let mut found = BTreeMap::new();
+        let Some(product) = accelerator::by_product(&self.product) else { return found };
+        for gpu in 0..self.gpus_per_node {
+            let layout = self.layout(gpu);
+            let whole = self.resource().filter(|_| layout.is_empty());
+            let whole = whole.map(|resource| (resource.to_owned(), (1, self.replicas), self.replicas));
+            let placed = mig::place(product, layout).into_iter().flatten().filter(|_| !layout.is_empty());
+            let placed = placed.map(|placed| (placed.profile.resource(), (placed.profile.slices, mig::SLICES), 1));
+            for (resource, unit, count) in whole.into_iter().chain(placed) {
+                found.entry(resource).or_insert((unit, 0)).1 += count;
+            }
+        }
+        found
+    }
 }
 
 /// One team.
@@ -115,6 +194,52 @@ pub struct Team {
     /// Products that its pods ask for; none named: any.
     #[serde(default)]
     pub products: Vec<String>,
+    /// Resource that pods of a shape ask for, one each unless it is whole GPUs; not given: whole GPUs of its products.
+    #[serde(default)]
+    pub resources: Resources,
+}
+
+impl Team {
+    /// Whether its pods may have `product`.
+    pub(crate) fn may_have(&self, product: &str) -> bool {
+        self.products.is_empty() || self.products.iter().any(|p| p == product)
+    }
+}
+
+/// Resource names by shape.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Resources {
+    /// Of training.
+    pub training: Option<String>,
+    /// Of inference.
+    pub inference: Option<String>,
+    /// Of prefill.
+    pub prefill: Option<String>,
+    /// Of decode.
+    pub decode: Option<String>,
+    /// Of batch.
+    pub batch: Option<String>,
+    /// Of notebooks.
+    pub notebook: Option<String>,
+    /// Of crash loops.
+    pub crash_loop: Option<String>,
+}
+
+impl Resources {
+    /// What pods of `shape` ask for, if it is said.
+    pub fn of(&self, shape: Shape) -> Option<&str> {
+        match shape {
+            Shape::Training => &self.training,
+            Shape::Inference => &self.inference,
+            Shape::Prefill => &self.prefill,
+            Shape::Decode => &self.decode,
+            Shape::Batch => &self.batch,
+            Shape::Notebook => &self.notebook,
+            Shape::CrashLoop => &self.crash_loop,
+        }
+        .as_deref()
+    }
 }
 
 /// Shares of the shapes.
@@ -123,12 +248,38 @@ pub struct Team {
 pub struct Mix {
     /// Long jobs in steps, with data stalls and checkpoints.
     pub training: f64,
-    /// Standing replicas whose load follows the day.
+    /// Standing replicas whose load follows the day: prefill-heavy, or bound by decoding.
     pub inference: f64,
+    /// Those of them that read prompts: bursts of tensor work.
+    pub prefill: f64,
+    /// Those that write answers: bound by memory.
+    pub decode: f64,
     /// Short jobs.
     pub batch: f64,
     /// Held, and mostly idle.
     pub notebook: f64,
+    /// Pods whose container ends soon after each start, and is started again after ever longer waits.
+    pub crash_loop: f64,
+}
+
+impl Mix {
+    /// The share of `shape`.
+    pub fn of(&self, shape: Shape) -> f64 {
+        match shape {
+            Shape::Training => self.training,
+            Shape::Inference => self.inference,
+            Shape::Prefill => self.prefill,
+            Shape::Decode => self.decode,
+            Shape::Batch => self.batch,
+            Shape::Notebook => self.notebook,
+            Shape::CrashLoop => self.crash_loop,
+        }
+    }
+
+    /// All shares together.
+    pub fn sum(&self) -> f64 {
+        Shape::ALL.iter().map(|shape| self.of(*shape)).sum()
+    }
 }
 
 /// How much work comes.
@@ -265,135 +416,20 @@ impl NoPage {
     }
 }
 
-/// A share between 0 and 1, in parts per million.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Rate(pub u32);
-
-impl<'de> Deserialize<'de> for Rate {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let check = |share: f64| {
-            let fits = (0.0..=1.0).contains(&share);
-            if fits { Ok(Self((share * 1e6).round() as u32)) } else { Err(format!("{share} is not a share between 0 and 1")) }
-        };
-        from.deserialize_f64(Scalar {
-            expects: "a share between 0 and 1",
-            number: check,
-            text: |text: &str| Err(not("a share", text)),
-        })
-    }
-}
-
-/// Reads one scalar and checks it while the reader still knows its line and its key: an error from later on is shown with those
-/// of the whole section.
-struct Scalar<N, T> {
-    expects: &'static str,
-    number: N,
-    text: T,
-}
-
-fn not(what: &str, text: &str) -> String {
-    format!("`{text}` is not {what}")
-}
-
-impl<V, N: Fn(f64) -> Result<V, String>, T: Fn(&str) -> Result<V, String>> Visitor<'_> for Scalar<N, T> {
-    type Value = V;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.expects)
-    }
-
-    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<V, E> {
-        (self.number)(value).map_err(E::custom)
-    }
-
-    fn visit_i64<E: serde::de::Error>(self, value: i64) -> Result<V, E> {
-        (self.number)(value as f64).map_err(E::custom)
-    }
-
-    fn visit_u64<E: serde::de::Error>(self, value: u64) -> Result<V, E> {
-        (self.number)(value as f64).map_err(E::custom)
-    }
-
-    fn visit_str<E: serde::de::Error>(self, value: &str) -> Result<V, E> {
-        (self.text)(value).map_err(E::custom)
-    }
-}
-
-/// A number of events a day, at most 1,440.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct PerDay(pub f64);
-
-impl<'de> Deserialize<'de> for PerDay {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let check = |count: f64| {
-            let fits = (0.0..=1440.0).contains(&count);
-            if fits { Ok(Self(count)) } else { Err(format!("{count} is not a number of events a day between 0 and 1440")) }
-        };
-        let text = |text: &str| Err(not("a number of events a day", text));
-        from.deserialize_f64(Scalar { expects: "a number of events a day", number: check, text })
-    }
-}
-
-/// A length of time in whole milliseconds, above 0: `30s`, `250ms`, `5m`, `2h`, `1d`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Span(i64);
-
-impl Span {
-    /// `ms` milliseconds; nothing where that is no time.
-    pub const fn from_ms(ms: i64) -> Option<Self> {
-        if ms > 0 { Some(Self(ms)) } else { None }
-    }
-
-    /// In milliseconds.
-    pub const fn ms(self) -> i64 {
-        self.0
-    }
-}
-
-impl std::str::FromStr for Span {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-        let (number, unit) = text.split_at(digits);
-        let unit = match unit {
-            "ms" => Some(1),
-            "s" => Some(1000),
-            "m" => Some(60_000),
-            "h" => Some(HOUR_MS),
-            "d" => Some(24 * HOUR_MS),
-            _ => None,
-        };
-        let ms = unit.and_then(|unit| number.parse::<i64>().ok()?.checked_mul(unit)).filter(|ms| *ms > 0);
-        ms.map(Self).ok_or_else(|| format!("`{text}` is no length of time such as 30s, 5m or 2h"))
-    }
-}
-
-impl<'de> Deserialize<'de> for Span {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let text = |text: &str| text.parse::<Self>().map_err(|error| error.to_string());
-        let number = |number: f64| Err(not("a length of time such as 30s, 5m or 2h", &number.to_string()));
-        from.deserialize_str(Scalar { expects: "a length of time such as 30s", number, text })
-    }
-}
-
-impl fmt::Display for Span {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            ms if ms % HOUR_MS == 0 => write!(f, "{}h", ms / HOUR_MS),
-            ms if ms % 60_000 == 0 => write!(f, "{}m", ms / 60_000),
-            ms if ms % 1000 == 0 => write!(f, "{}s", ms / 1000),
-            ms => write!(f, "{ms}ms"),
-        }
-    }
-}
-
 fn default_seed() -> Seed {
     Seed(1)
 }
 
 fn default_interval() -> Span {
-    Span(30_000)
+    Span::from_ms(30_000).expect("half a minute is a time")
+}
+
+fn default_zone() -> String {
+    "UTC".to_owned()
+}
+
+fn one() -> u32 {
+    1
 }
 
 fn default_how() -> Vec<NoPage> {
@@ -404,56 +440,16 @@ fn refuse() -> NoPage {
     NoPage::Refuse
 }
 
-/// What is wrong with a spec.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum SpecError {
-    /// A key that no spec has.
-    #[error("line {line}: {place}unknown key `{key}`; did you mean `{nearest}`?")]
-    UnknownKey {
-        /// 1-based.
-        line: usize,
-        /// The path above it, ending in `: `, or nothing.
-        place: String,
-        /// The key.
-        key: String,
-        /// The known key nearest to it.
-        nearest: String,
-    },
-    /// Not YAML, or not of the right form.
-    #[error("{}{message}", line.map_or(String::new(), |line| format!("line {line}: ")))]
-    Form {
-        /// 1-based, where known.
-        line: Option<usize>,
-        /// What is wrong.
-        message: String,
-    },
-    /// Values that no fleet can have.
-    #[error("{}", join(.0))]
-    Limits(Vec<Problem>),
-}
-
-/// A value that no fleet can have.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
-    /// The key at fault, with its path.
-    pub key: String,
-    /// What is wrong with it, and what to do.
-    pub message: String,
-}
-
-fn join(problems: &[Problem]) -> String {
-    let lines: Vec<String> = problems.iter().map(|p| format!("{}: {}", p.key, p.message)).collect();
-    lines.join("\n")
-}
-
 /// Most GPUs of a fleet.
 pub const MAX_GPUS: u64 = 200_000;
 
 impl FleetSpec {
     /// Reads a spec and checks it.
+    ///
+    /// Errors: every one with the key at fault, and its line.
     pub fn parse(yaml: &str) -> Result<Self, SpecError> {
-        let spec: Self = serde_yaml_ng::from_str(yaml).map_err(|err| explain(&err))?;
-        spec.check()?;
+        let spec: Self = serde_yaml_ng::from_str(yaml).map_err(|err| refusal::explain(&err))?;
+        spec.check().map_err(|err| err.with_lines(yaml))?;
         Ok(spec)
     }
 
@@ -470,251 +466,5 @@ impl FleetSpec {
     /// Every pool with its cluster.
     pub fn pools(&self) -> impl Iterator<Item = (&Cluster, &NodePool)> {
         self.clusters.iter().flat_map(|cluster| cluster.node_pools.iter().map(move |pool| (cluster, pool)))
-    }
-
-    /// Every limit; all that are broken come back together.
-    pub fn check(&self) -> Result<(), SpecError> {
-        let mut found = Vec::new();
-        let mut problem = |key: String, message: String| found.push(Problem { key, message });
-        name(&self.name, "name".into(), &mut problem);
-        // Up to 2099, as in an import: a time beyond is a slip, and the calendar ends in 9999.
-        if self.start != self.start.hour() || !(0..4_102_444_800_000).contains(&self.start.ms()) {
-            problem("start".into(), format!("{} is not a full UTC hour of the years 1970 to 2099", self.start));
-        }
-        if !(1..=8784).contains(&self.hours) {
-            problem("hours".into(), format!("{} hours; plan between 1 and 8784 (366 days)", self.hours));
-        }
-        if !(1000..=600_000).contains(&self.scrape_interval.ms()) {
-            problem("scrape_interval".into(), format!("{} is not between 1s and 10m", self.scrape_interval));
-        }
-        if !(self.arrivals.load >= 0.0 && self.arrivals.load <= 5.0) {
-            problem("arrivals.load".into(), format!("{} is not between 0 and 5 times the capacity", self.arrivals.load));
-        }
-        self.check_clusters(&mut problem);
-        self.check_teams(&mut problem);
-        self.check_faults(&mut problem);
-        if found.is_empty() { Ok(()) } else { Err(SpecError::Limits(found)) }
-    }
-
-    fn check_clusters(&self, problem: &mut impl FnMut(String, String)) {
-        let (mut clusters, mut pools) = (BTreeSet::new(), BTreeSet::new());
-        if self.pools().next().is_none() {
-            problem("clusters".into(), "no node pool; a fleet has at least one".into());
-        }
-        for (c, cluster) in self.clusters.iter().enumerate() {
-            name(&cluster.name, format!("clusters[{c}].name"), problem);
-            if !clusters.insert(&cluster.name) {
-                problem(format!("clusters[{c}].name"), format!("`{}` is the name of another cluster", cluster.name));
-            }
-            for (p, pool) in cluster.node_pools.iter().enumerate() {
-                let key = |field: &str| format!("clusters[{c}].node_pools[{p}].{field}");
-                name(&pool.name, key("name"), problem);
-                if !pools.insert(&pool.name) {
-                    problem(key("name"), format!("`{}` is the name of another pool; nodes would share names", pool.name));
-                }
-                if !(1..=20_000).contains(&pool.count) {
-                    problem(key("count"), format!("{} nodes; give between 1 and 20000", pool.count));
-                }
-                if !(1..=16).contains(&pool.gpus_per_node) {
-                    problem(key("gpus_per_node"), format!("{} GPUs a node; give between 1 and 16", pool.gpus_per_node));
-                }
-                if let Some(message) = product_problem(&pool.product) {
-                    problem(key("product"), message);
-                }
-                for (field, text) in [
-                    ("region", &pool.region),
-                    ("zone", &pool.zone),
-                    ("provider", &pool.provider),
-                    ("purchase_option", &pool.purchase_option),
-                ] {
-                    name(text, key(field), problem);
-                }
-            }
-        }
-        if self.gpus() > MAX_GPUS {
-            problem("clusters".into(), format!("{} GPUs; a fleet has at most {MAX_GPUS}", self.gpus()));
-        }
-    }
-
-    fn check_teams(&self, problem: &mut impl FnMut(String, String)) {
-        if self.teams.is_empty() || self.teams.len() > 1000 {
-            problem("teams".into(), format!("{} teams; give between 1 and 1000", self.teams.len()));
-        }
-        let mut names = BTreeSet::new();
-        for (t, team) in self.teams.iter().enumerate() {
-            let key = |field: &str| format!("teams[{t}].{field}");
-            name(&team.name, key("name"), problem);
-            name(&team.namespace, key("namespace"), problem);
-            if !names.insert(&team.name) {
-                problem(key("name"), format!("`{}` is the name of another team", team.name));
-            }
-            if !(team.weight > 0.0 && team.weight <= 1e6) {
-                problem(key("weight"), format!("{} is not above 0 and at most 1000000", team.weight));
-            }
-            let shares = [team.mix.training, team.mix.inference, team.mix.batch, team.mix.notebook];
-            let sum: f64 = shares.iter().sum();
-            if shares.iter().any(|share| !(*share >= 0.0 && *share <= 1e6)) || sum <= 0.0 {
-                problem(key("mix"), "shares are numbers between 0 and 1000000, not all 0".into());
-            }
-            for product in &team.products {
-                if !self.pools().any(|(_, pool)| pool.product == *product) {
-                    problem(key("products"), format!("no node pool has product `{product}`; its pods would wait for ever"));
-                }
-            }
-        }
-    }
-
-    fn check_faults(&self, problem: &mut impl FnMut(String, String)) {
-        let faults = &self.faults;
-        let spells = [
-            ("exporter_down", faults.exporter_down.as_ref().map(|f| f.lasts)),
-            ("node_not_ready", faults.node_not_ready.as_ref().map(|f| f.lasts)),
-            ("cordon", faults.cordon.as_ref().map(|f| f.lasts)),
-        ];
-        for (kind, lasts) in spells {
-            if let Some((shortest, longest)) = lasts.filter(|(shortest, longest)| shortest > longest) {
-                problem(format!("faults.{kind}.lasts"), format!("[{shortest}, {longest}] is reversed; give the shortest first"));
-            }
-            if let Some((shortest, _)) = lasts.filter(|(shortest, _)| shortest.ms() < 1000) {
-                problem(format!("faults.{kind}.lasts"), format!("{shortest} is below a second; the API knows whole seconds"));
-            }
-        }
-        if faults.exporter_down.as_ref().is_some_and(|down| down.how.is_empty()) {
-            problem("faults.exporter_down.how".into(), "is empty; name one of refuse, error, empty, hang".into());
-        }
-        let whole = self.end().ms() - self.start.ms();
-        for (w, window) in faults.windows.iter().enumerate() {
-            let key = |field: &str| format!("faults.windows[{w}].{field}");
-            let nodes = self.pools().flat_map(|(_, pool)| (0..pool.count.min(20_000)).map(move |i| format!("{}-{i}", pool.name)));
-            if !nodes.into_iter().any(|node| matches(&window.nodes, &node)) {
-                problem(key("nodes"), format!("no node is called `{}`; nodes are called <pool>-0, <pool>-1, ...", window.nodes));
-            }
-            if window.from.ms() >= whole {
-                problem(key("from"), format!("{} after the start is beyond the fleet's {} hours", window.from, self.hours));
-            }
-            if window.from.ms() % 1000 != 0 || window.lasts.ms() % 1000 != 0 {
-                problem(key("from"), "spells begin and end on whole seconds, as the API tells them".into());
-            }
-        }
-    }
-}
-
-/// Whether `pattern`, a name or the beginning of one and `*`, means `node`.
-pub(crate) fn matches(pattern: &str, node: &str) -> bool {
-    match pattern.strip_suffix('*') {
-        Some(beginning) => node.starts_with(beginning),
-        None => pattern == node,
-    }
-}
-
-/// Names become labels, paths and file names: what Kubernetes allows, 1 to 63 characters.
-fn name(text: &str, key: String, problem: &mut impl FnMut(String, String)) {
-    let inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    let outer = |c: char| c.is_ascii_alphanumeric();
-    let good = text.chars().all(inner) && text.starts_with(outer) && text.ends_with(outer) && text.len() <= 63;
-    if !good {
-        problem(
-            key,
-            format!("`{}` is no name: 1 to 63 letters, digits, `-`, `_`, `.`, no sign at either end", text.escape_debug()),
-        );
-    }
-}
-
-fn product_problem(product: &str) -> Option<String> {
-    match accelerator::by_product(product) {
-        Some(known) => {
-            known.board().err().map(|missing| format!("`{product}` cannot be simulated yet: its {missing} is not known"))
-        }
-        None => {
-            let all = || accelerator::all().iter().map(|a| a.product.as_str());
-            // The same name in other letters is nearer than any other name.
-            let nearest = all().find(|known| known.eq_ignore_ascii_case(product)).unwrap_or_else(|| nearest(product, all()));
-            Some(format!("no product is called `{product}`; did you mean `{nearest}`?"))
-        }
-    }
-}
-
-fn nearest<'a>(text: &str, known: impl Iterator<Item = &'a str>) -> &'a str {
-    known.min_by_key(|word| (strsim::damerau_levenshtein(text, word), *word)).unwrap_or("nothing at all")
-}
-
-/// A refusal of the YAML reader in our words: the line, the key, the nearest known key.
-fn explain(err: &serde_yaml_ng::Error) -> SpecError {
-    let line = err.location().map(|location| location.line());
-    let mut message = err.to_string();
-    if let Some(location) = err.location() {
-        message = message.replace(&format!(" at line {} column {}", location.line(), location.column()), "");
-    }
-    for (said, what) in [("unknown field `", "key"), ("unknown variant `", "word")] {
-        let Some((place, rest)) = message.split_once(said) else { continue };
-        let Some((key, expected)) = rest.split_once('`') else { continue };
-        let known = expected.split('`').skip(1).step_by(2);
-        let nearest = nearest(key, known).to_owned();
-        let (place, key) = (place.to_owned(), key.to_owned());
-        return match what {
-            "key" => SpecError::UnknownKey { line: line.unwrap_or(1), place, key, nearest },
-            _ => SpecError::Form { line, message: format!("{place}`{key}` is no word here; did you mean `{nearest}`?") },
-        };
-    }
-    SpecError::Form { line, message }
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-
-    const GOOD: &str = include_str!("../../kwok-fleet/fleets/small.yaml");
-
-    fn refusal(from: &str, to: &str) -> String {
-        assert!(GOOD.contains(from), "the test's own replacement finds nothing: {from}");
-        FleetSpec::parse(&GOOD.replacen(from, to, 1)).unwrap_err().to_string()
-    }
-
-    #[test]
-    fn a_typo_is_named_with_its_line_and_the_nearest_key() {
-        let line = GOOD.lines().position(|line| line.contains("gpus_per_node")).unwrap() + 1;
-        assert_eq!(
-            refusal("gpus_per_node:", "gpu_per_node:"),
-            format!("line {line}: clusters[0].node_pools[0]: unknown key `gpu_per_node`; did you mean `gpus_per_node`?")
-        );
-        let line = GOOD.lines().position(|line| line.starts_with("hours")).unwrap() + 1;
-        assert_eq!(refusal("hours:", "hour:"), format!("line {line}: unknown key `hour`; did you mean `hours`?"));
-        assert!(refusal("notebook:", "notebok:").contains("unknown key `notebok`; did you mean `notebook`?"));
-        assert!(
-            refusal("kind: exporter_down", "kind: exporter_dwn")
-                .contains("`exporter_dwn` is no word here; did you mean `exporter_down`?")
-        );
-    }
-
-    #[test]
-    fn every_limit_has_its_message() {
-        for (from, to, says) in [
-            ("hours: 2", "hours: 0", "hours: 0 hours; plan between 1 and 8784"),
-            ("hours: 2", "hours: two", "hours: invalid type: string"),
-            ("hours: 2", "hours: -1", "hours: invalid type: integer `-1`"),
-            ("scrape_interval: 30s", "scrape_interval: 30", "30` is no length of time such as 30s"),
-            ("scrape_interval: 30s", "scrape_interval: 11m", "scrape_interval: 11m is not between 1s and 10m"),
-            ("start: 2026-03-02T00:00:00Z", "start: 2026-03-02T00:00:01Z", "is not a full UTC hour"),
-            ("product: NVIDIA H100 80GB HBM3", "product: NVIDIA H100 80GB HBM", "did you mean `NVIDIA H100 80GB HBM3`?"),
-            ("product: NVIDIA H100 80GB HBM3", "product: TPU v5e", "its DCGM telemetry is not known"),
-            ("gpus_per_node: 4", "gpus_per_node: 17", "17 GPUs a node; give between 1 and 16"),
-            ("weight: 2", "weight: -2", "teams[0].weight: -2 is not above 0"),
-            ("lost_scrapes: 0.01", "lost_scrapes: 1.5", "1.5 is not a share between 0 and 1"),
-            ("namespace: research", "namespace: re/search", "`re/search` is no name"),
-            ("nodes: l4-0", "nodes: l5-0", "no node is called `l5-0`"),
-        ] {
-            let said = refusal(from, to);
-            assert!(said.contains(says), "{to}: {said}");
-        }
-        assert!(FleetSpec::parse("").is_err());
-        assert!(FleetSpec::parse("- a\n- b").is_err());
-        assert!(FleetSpec::parse("name: [").unwrap_err().to_string().starts_with("line "));
-    }
-
-    #[test]
-    fn broken_limits_come_together() {
-        let both = GOOD.replacen("scrape_interval: 30s", "scrape_interval: 1ms", 1).replacen("weight: 2", "weight: 0", 1);
-        assert_eq!(FleetSpec::parse(&both).unwrap_err().to_string().lines().count(), 2);
     }
 }

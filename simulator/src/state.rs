@@ -6,43 +6,29 @@ use exporter::{Page, ReadError, Readings, Source, Value};
 use schemas::Timestamp;
 
 use crate::{
+    accelerator::Board,
     clock::SimClock,
     fault::Misprint,
-    plan::{DevicePlan, DeviceRef, NodePlan, Plan},
-    timeline,
+    plan::{BoardPlan, DevicePlan, DeviceRef, NodePlan, Plan},
+    timeline::{self, Hour, Now},
 };
 
-/// A device at an instant, as it is; misprints of its page are not in it. Ratios in parts per million.
+/// A device at an instant, as it is; misprints of its page are not in it. Ratios in parts per million. Of a MIG instance the
+/// readings of the board are the whole board's, and what nobody reads of an instance is absent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GpuState {
-    /// SM clock, MHz.
-    pub sm_clock: i64,
-    /// Memory clock, MHz.
-    pub mem_clock: i64,
-    /// Memory temperature, degrees Celsius; only boards with HBM have the sensor.
-    pub mem_temp: Option<i64>,
-    /// Die temperature, degrees Celsius.
-    pub gpu_temp: i64,
-    /// Draw, milliwatts.
-    pub power_mw: i64,
-    /// Energy since the driver was loaded, millijoules.
-    pub energy_mj: i64,
-    /// PCIe resends since then.
-    pub pcie_replays: i64,
-    /// GPU_UTIL, percent.
-    pub util_pct: i64,
-    /// Memory interface busy, percent.
-    pub mem_copy_pct: i64,
-    /// The last XID since the driver was loaded, if there was one.
-    pub xid: Option<i64>,
+    /// The board that it is, or is a part of.
+    pub board: BoardState,
+    /// GPU_UTIL, percent; none of an instance.
+    pub util_pct: Option<i64>,
+    /// Memory interface busy, percent; none of an instance.
+    pub mem_copy_pct: Option<i64>,
     /// Memory, MiB: total is free + used + reserved.
     pub fb_total_mib: i64,
     /// Memory in use.
     pub fb_used_mib: i64,
     /// Memory that the driver keeps.
     pub fb_reserved_mib: i64,
-    /// Rows remapped for correctable errors; only Ampere and later remap.
-    pub remapped_rows: Option<i64>,
     /// GR_ENGINE_ACTIVE.
     pub gr: i64,
     /// SM_ACTIVE.
@@ -59,58 +45,200 @@ pub struct GpuState {
     pub fp32: i64,
     /// PIPE_FP16_ACTIVE.
     pub fp16: i64,
-    /// PCIe out of the GPU, bytes a second.
-    pub pcie_tx: i64,
+    /// PCIe out of the GPU, bytes a second; none of an instance.
+    pub pcie_tx: Option<i64>,
     /// PCIe into it.
-    pub pcie_rx: i64,
-    /// NVLink, bytes a second in each direction; only boards with NVLink.
+    pub pcie_rx: Option<i64>,
+    /// NVLink, bytes a second in each direction; only whole boards with NVLink.
     pub nvlink: Option<i64>,
-    /// The pod that the kubelet says holds it: index of [`Plan::pods`].
+    /// The pod that its page shows: index of [`Plan::pods`]. Of several that share it, the last one listed.
     pub holder: Option<usize>,
+}
+
+/// A whole board at an instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BoardState {
+    /// SM clock, MHz.
+    pub sm_clock: i64,
+    /// Memory clock, MHz.
+    pub mem_clock: i64,
+    /// Memory temperature, degrees Celsius; only boards with HBM have the sensor.
+    pub mem_temp: Option<i64>,
+    /// Die temperature, degrees Celsius.
+    pub gpu_temp: i64,
+    /// Draw, milliwatts.
+    pub power_mw: i64,
+    /// Energy since the driver was loaded, millijoules.
+    pub energy_mj: i64,
+    /// PCIe resends since then.
+    pub pcie_replays: i64,
+    /// The last XID since the driver was loaded, if there was one.
+    pub xid: Option<i64>,
+    /// Rows remapped for correctable errors; only Ampere and later remap.
+    pub remapped_rows: Option<i64>,
+    /// Memory of the whole board, MiB.
+    pub fb_total_mib: i64,
+    /// What its devices use of it.
+    pub fb_used_mib: i64,
+    /// Memory that the driver keeps.
+    pub fb_reserved_mib: i64,
+}
+
+impl std::ops::Deref for GpuState {
+    type Target = BoardState;
+
+    fn deref(&self) -> &BoardState {
+        &self.board
+    }
 }
 
 /// Bytes a second of one NVLink in one direction.
 const NVLINK_BYTES: i64 = 26_562_000_000;
 
-/// State of one device at `at`. Equal plans give equal states on every machine, whatever was asked before.
+/// State of one device at `at`; none of a product that nobody reads. Equal plans give equal states on every machine, whatever
+/// was asked before.
 ///
 /// Before the fleet's start it is as at the start; after its planned end nothing new happens.
-pub fn state(plan: &Plan, device: DeviceRef, at: Timestamp) -> GpuState {
-    state_of(plan.device(device), &plan.nodes()[device.node], at.ms())
+pub fn state(plan: &Plan, device: DeviceRef, at: Timestamp) -> Option<GpuState> {
+    let node = &plan.nodes()[device.node];
+    let board = plan.board(device);
+    let board = BoardNow::of(board, node, plan, at.ms(), |device| plan.hour(device, plan.hour_index(at.ms())))?;
+    Some(board.device(plan, node, device.gpu))
 }
 
-fn state_of(device: &DevicePlan, node: &NodePlan, at: i64) -> GpuState {
-    let board = node.accelerator.board().expect("a checked spec names products that can be simulated");
-    let now = device.timeline.now(at);
-    let (level, a) = (now.level, now.level.activity);
-    let sm = a.sm + a.sm_step * now.q;
-    let dram = a.dram + a.dram_step * now.q;
-    let reset = device.reset_before(at);
-    let integral = |at: i64| device.timeline.integrals(at).energy_uj;
-    let energy_uj = integral(at) + reset.map_or(device.energy_uj, |reset| -integral(reset));
+/// State of a node's board `board` (index of [`NodePlan::boards`]) at `at`; none of a product that nobody reads.
+pub fn board_state(plan: &Plan, node: usize, board: usize, at: Timestamp) -> Option<BoardState> {
+    let node = &plan.nodes()[node];
+    let hour = |device: &DevicePlan| plan.hour(device, plan.hour_index(at.ms()));
+    BoardNow::of(&node.boards[board], node, plan, at.ms(), hour).map(|board| board.state)
+}
+
+/// A walk through one device's time: [`state`], bit by bit, in amortised constant time where instants ascend. It keeps the
+/// hours that it stands in to itself, so that walks of many devices do not disturb each other.
+#[derive(Debug)]
+pub struct Walk<'a> {
+    plan: &'a Plan,
+    device: DeviceRef,
+    /// One for each device of the board.
+    hours: Vec<Option<Arc<Hour>>>,
+}
+
+impl Plan {
+    /// A walk through the time of `device`.
+    pub fn walk(&self, device: DeviceRef) -> Walk<'_> {
+        Walk { plan: self, device, hours: vec![None; self.board(device).devices.len()] }
+    }
+}
+
+impl Walk<'_> {
+    /// State of the device at `at`, as [`state`] has it.
+    pub fn at(&mut self, at: Timestamp) -> Option<GpuState> {
+        let (plan, node) = (self.plan, &self.plan.nodes()[self.device.node]);
+        let board = plan.board(self.device);
+        let index = plan.hour_index(at.ms());
+        let mut hours = self.hours.iter_mut();
+        let hour = |device: &DevicePlan| {
+            let kept = hours.next()?;
+            if kept.as_ref().is_none_or(|hour| hour.index != index) {
+                *kept = Some(Arc::new(plan.lay(device, device.track.as_ref()?, index)));
+            }
+            kept.clone()
+        };
+        let board = BoardNow::of(board, node, plan, at.ms(), hour)?;
+        Some(board.device(plan, node, self.device.gpu))
+    }
+}
+
+/// A board at an instant, with what each of its devices does.
+struct BoardNow<'a> {
+    at: i64,
+    plan: &'a BoardPlan,
+    board: Board,
+    state: BoardState,
+    devices: Vec<Now>,
+}
+
+impl<'a> BoardNow<'a> {
+    /// `hour` gives the hour of each device of the board that holds `at`, in their order.
+    fn of(
+        plan: &'a BoardPlan,
+        node: &NodePlan,
+        fleet: &Plan,
+        at: i64,
+        mut hour: impl FnMut(&DevicePlan) -> Option<Arc<Hour>>,
+    ) -> Option<Self> {
+        let board = plan.board?;
+        let mut devices = Vec::with_capacity(plan.devices.len());
+        let mut energy_uj = plan.idle_mw * (at - fleet.start_ms()).max(0);
+        for device in &node.devices[plan.devices.clone()] {
+            let hour = hour(device)?;
+            energy_uj += hour.integrals(at).energy_uj;
+            devices.push(hour.now(at));
+        }
+        let state = board_now(plan, &board, &devices, energy_uj, at);
+        Some(Self { at, plan, board, state, devices })
+    }
+
+    /// Device `at` of the node, which is on this board.
+    fn device(&self, plan: &Plan, node: &NodePlan, at: usize) -> GpuState {
+        let device = &node.devices[at];
+        device_now(plan, device, &self.board, self.state, &self.devices[at - self.plan.devices.start], self.at)
+    }
+}
+
+fn board_now(plan: &BoardPlan, board: &Board, devices: &[Now], energy_uj: i64, at: i64) -> BoardState {
+    let sum = |of: fn(&Now) -> i64| devices.iter().map(of).sum::<i64>();
+    let resident = devices.iter().any(|now| now.level.activity.resident);
+    let capped = devices.iter().any(|now| now.level.capped);
+    let reset = plan.reset_before(at);
+    let counted = energy_uj + reset.map_or(plan.energy_uj, |(_, energy)| -energy);
     // A resend every few hours.
-    let replay_ms = schemas::HOUR_MS * (3 + (device.key % 29) as i64);
-    let replays = (at - reset.unwrap_or(device.booted)) / replay_ms;
-    let xids = &device.xids[..device.xids.partition_point(|(seen, _)| *seen <= at)];
+    let replay_ms = schemas::HOUR_MS * (3 + (plan.key % 29) as i64);
+    let xids = &plan.xids[..plan.xids.partition_point(|(seen, _)| *seen <= at)];
     let remapped = xids.iter().filter(|(_, code)| *code == 63).count() as i64;
+    let idle = |degrees_mc: i64| plan.ambient_mc + degrees_mc * plan.idle_mw / board.tdp_mw;
+    BoardState {
+        sm_clock: match (resident, capped) {
+            (true, true) => board.max_sm_clock * 93 / 100 / 15 * 15,
+            (true, false) => board.max_sm_clock,
+            (false, _) => board.idle_sm_clock,
+        },
+        mem_clock: if board.hbm || resident { board.max_mem_clock } else { 405 },
+        mem_temp: board.hbm.then(|| (idle(29_000) + 9_000 + sum(|now| now.heat.mem_mc) + 500) / 1000),
+        gpu_temp: (idle(38_000) + sum(|now| now.heat.gpu_mc) + 500) / 1000,
+        power_mw: plan.idle_mw + sum(Now::power_mw),
+        energy_mj: counted / 1000,
+        pcie_replays: (at - reset.map_or(plan.booted, |(reset, _)| reset)) / replay_ms,
+        xid: xids.last().filter(|(seen, _)| reset.is_none_or(|(reset, _)| reset <= *seen)).map(|(_, code)| *code),
+        remapped_rows: board.remaps_rows.then_some(remapped),
+        fb_total_mib: board.memory_mib,
+        fb_used_mib: sum(|now| now.level.fb_used_mib),
+        fb_reserved_mib: timeline::reserved_mib(board.memory_mib),
+    }
+}
+
+fn device_now(plan: &Plan, device: &DevicePlan, board: &Board, state: BoardState, now: &Now, at: i64) -> GpuState {
+    let (level, a) = (now.level, now.level.activity);
+    let [_, sm, _] = now.tiers(false);
+    let dram = a.dram + a.dram_step * now.q;
+    let whole = device.instance.is_none();
+    let fb_total_mib = device.instance.as_ref().map_or(board.memory_mib, |instance| instance.memory_mib);
     let wobble = |kilobytes: i64, salt: u32| {
         kilobytes * (950 + ((now.spice >> salt) % 101) as i64) + ((now.spice >> (salt + 7)) % 1000) as i64
     };
+    let nvlink = |links: i64| links * NVLINK_BYTES / 1_000_000 * wobble(a.nvlink_pm, 31) / 1000 * i64::from(a.nvlink_pm > 0);
+    // The kubelet lists pods by namespace and name.
+    let listed = device.holders(at).max_by_key(|held| {
+        let pod = &plan.pods()[held.pod];
+        (&pod.namespace, &pod.name)
+    });
     GpuState {
-        sm_clock: level.sm_clock,
-        mem_clock: level.mem_clock,
-        mem_temp: board.hbm.then_some((now.mem_mc + 500) / 1000),
-        gpu_temp: (now.gpu_mc + 500) / 1000,
-        power_mw: level.power_mw + level.power_step * now.q,
-        energy_mj: energy_uj / 1000,
-        pcie_replays: replays,
-        util_pct: a.util_pct + a.util_step * now.u,
-        mem_copy_pct: dram / 10_000,
-        xid: xids.last().filter(|(seen, _)| reset.is_none_or(|reset| reset <= *seen)).map(|(_, code)| *code),
-        fb_total_mib: board.memory_mib,
+        board: state,
+        util_pct: whole.then_some(a.util_pct + a.util_step * now.u),
+        mem_copy_pct: whole.then_some(dram / 10_000),
+        fb_total_mib,
         fb_used_mib: level.fb_used_mib,
-        fb_reserved_mib: timeline::reserved_mib(&board),
-        remapped_rows: board.remaps_rows.then_some(remapped),
+        fb_reserved_mib: timeline::reserved_mib(fb_total_mib),
         gr: a.gr + a.sm_step * now.q,
         sm,
         occupancy: sm * a.occupancy_pm / 1000,
@@ -119,12 +247,10 @@ fn state_of(device: &DevicePlan, node: &NodePlan, at: i64) -> GpuState {
         fp64: sm * a.fp64_pm / 1000,
         fp32: sm * a.fp32_pm / 1000,
         fp16: sm * a.fp16_pm / 1000,
-        pcie_tx: wobble(a.pcie_tx + 180, 3),
-        pcie_rx: wobble(a.pcie_rx + 420, 19),
-        nvlink: board
-            .nvlinks
-            .map(|links| links * NVLINK_BYTES / 1_000_000 * wobble(a.nvlink_pm, 31) / 1000 * i64::from(a.nvlink_pm > 0)),
-        holder: device.holder(at),
+        pcie_tx: whole.then(|| wobble(a.pcie_tx + 180, 3)),
+        pcie_rx: whole.then(|| wobble(a.pcie_rx + 420, 19)),
+        nvlink: board.nvlinks.filter(|_| whole).map(nvlink),
+        holder: listed.map(|held| held.pod),
     }
 }
 
@@ -132,37 +258,38 @@ impl GpuState {
     /// The readings of its page: what DCGM prints of such a device.
     pub fn readings(&self, readings: &mut Readings) {
         let ratio = |ppm: i64| Value::Float(ppm as f64 / 1e6);
-        let mut int = |field: u16, value: i64| readings.set(field, Value::Int(value));
-        int(100, self.sm_clock);
-        int(101, self.mem_clock);
-        if let Some(mem_temp) = self.mem_temp {
-            int(140, mem_temp);
-        }
-        int(150, self.gpu_temp);
+        let mut int = |field: u16, value: Option<i64>| {
+            if let Some(value) = value {
+                readings.set(field, Value::Int(value));
+            }
+        };
+        int(100, Some(self.sm_clock));
+        int(101, Some(self.mem_clock));
+        int(140, self.mem_temp);
+        int(150, Some(self.gpu_temp));
         readings.set(155, Value::Float(self.power_mw as f64 / 1e3));
-        let mut int = |field: u16, value: i64| readings.set(field, Value::Int(value));
-        int(156, self.energy_mj);
-        int(202, self.pcie_replays);
+        let mut int = |field: u16, value: Option<i64>| {
+            if let Some(value) = value {
+                readings.set(field, Value::Int(value));
+            }
+        };
+        int(156, Some(self.energy_mj));
+        int(202, Some(self.pcie_replays));
         int(203, self.util_pct);
         int(204, self.mem_copy_pct);
-        int(206, 0);
-        int(207, 0);
-        if let Some(xid) = self.xid {
-            int(230, xid);
-        }
-        int(250, self.fb_total_mib);
-        int(251, self.fb_total_mib - self.fb_used_mib - self.fb_reserved_mib);
-        int(252, self.fb_used_mib);
-        int(253, self.fb_reserved_mib);
-        if let Some(rows) = self.remapped_rows {
-            int(393, 0);
-            int(394, rows);
-            int(395, 0);
-        }
-        if let Some(nvlink) = self.nvlink {
-            int(449, 2 * nvlink / 1_000_000);
-        }
-        int(526, 0);
+        // Nobody decodes video; of an instance nobody could say.
+        int(206, self.util_pct.map(|_| 0));
+        int(207, self.util_pct.map(|_| 0));
+        int(230, self.xid);
+        int(250, Some(self.fb_total_mib));
+        int(251, Some(self.fb_total_mib - self.fb_used_mib - self.fb_reserved_mib));
+        int(252, Some(self.fb_used_mib));
+        int(253, Some(self.fb_reserved_mib));
+        int(393, self.remapped_rows.map(|_| 0));
+        int(394, self.remapped_rows);
+        int(395, self.remapped_rows.map(|_| 0));
+        int(449, self.nvlink.map(|nvlink| 2 * nvlink / 1_000_000));
+        int(526, Some(0));
         for (field, ppm) in [
             (1001, self.gr),
             (1002, self.sm),
@@ -175,13 +302,15 @@ impl GpuState {
         ] {
             readings.set(field, ratio(ppm));
         }
-        let mut int = |field: u16, value: i64| readings.set(field, Value::Int(value));
+        let mut int = |field: u16, value: Option<i64>| {
+            if let Some(value) = value {
+                readings.set(field, Value::Int(value));
+            }
+        };
         int(1009, self.pcie_tx);
         int(1010, self.pcie_rx);
-        if let Some(nvlink) = self.nvlink {
-            int(1011, nvlink);
-            int(1012, nvlink);
-        }
+        int(1011, self.nvlink);
+        int(1012, self.nvlink);
     }
 }
 
@@ -198,17 +327,22 @@ impl Misprint {
     }
 }
 
-/// Reads every device of node `node` at `at` into `page`, as its exporter prints it.
+/// Reads every device of node `node` at `at` into `page`, as its exporter prints it; nothing of a product that nobody reads.
 pub fn read_node(plan: &Plan, node: usize, at: Timestamp, page: &mut Page) {
     let node = &plan.nodes()[node];
     page.begin(Some(node.name.clone()));
-    for device in &node.devices {
-        let state = state_of(device, node, at.ms());
-        let holder = state.holder.filter(|_| plan.spec().exposition.pod_labels);
-        let readings = page.device(&device.identity, holder.map(|pod| &plan.pods()[pod].attributes));
-        state.readings(readings);
-        if let Some(misprint) = plan.misprint(device.key, at.ms()) {
-            misprint.apply(readings);
+    let index = plan.hour_index(at.ms());
+    for board in &node.boards {
+        let Some(now) = BoardNow::of(board, node, plan, at.ms(), |device| plan.hour(device, index)) else { continue };
+        for at_device in board.devices.clone() {
+            let device = &node.devices[at_device];
+            let state = now.device(plan, node, at_device);
+            let holder = state.holder.filter(|_| plan.spec().exposition.pod_labels);
+            let readings = page.device(&device.identity, holder.map(|pod| plan.pods()[pod].attributes()));
+            state.readings(readings);
+            if let Some(misprint) = plan.misprint(device, at.ms()) {
+                misprint.apply(readings);
+            }
         }
     }
 }

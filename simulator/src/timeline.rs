@@ -1,14 +1,22 @@
 //! One device through time: what it does, draws and holds at any instant, and the exact integral of each since the start.
 //!
-//! A timeline is a list of segments with a constant base level and a noise in cells of [`CELL_MS`]: the first half of a
-//! cell lies as far above the base as its second half below it, and what is left of a segment after its last whole cell
-//! has no noise. So a segment's integral is base times length, whatever the noise; integrals up to any instant are a sum
-//! known beforehand and a closed form within one cell. All of it is integer arithmetic: ppm, mW, MiB, ms.
+//! Time is cut into the fleet's hours. Of each only its beginning is kept: the integrals up to it and what is left of the heat
+//! of the hours before. An hour is laid out when it is asked for, from the works of the pods that hold the device in it: a
+//! list of segments with a constant base level and a noise in cells of [`CELL_MS`]. The first half of a cell lies as far above
+//! the base as its second half below it, and what is left of a segment after its last whole cell has no noise. So a segment's
+//! integral is base times length, whatever the noise; integrals up to any instant are a sum known beforehand and a closed form
+//! within one cell. All of it is integer arithmetic: ppm, mW, MiB, ms.
+//!
+//! Power and heat are what the device adds to its board's when nothing runs on it, so that the instances of one board add up.
+
+use schemas::HOUR_MS;
 
 use crate::{
     accelerator::Board,
+    activity::{Activity, NOISE, UTIL_NOISE},
+    calendar::Calendar,
     seed,
-    shape::{Activity, NOISE, UTIL_NOISE},
+    work::{self, Work},
 };
 
 /// Length of a noise cell.
@@ -17,37 +25,51 @@ const HALF_MS: i64 = CELL_MS / 2;
 /// Time constant of the temperature's lag.
 const LAG_MS: i64 = 60_000;
 
-/// What one device is made of, beside its product: spread between boards of one kind.
+/// What one device is made of.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Build {
     pub board: Board,
-    /// Draw with nothing loaded, mW.
+    /// Draw of the board with nothing loaded, mW.
     pub idle_mw: i64,
-    /// Inlet temperature, thousandths of a degree.
-    pub ambient_mc: i64,
+    /// Share of the board: numerator and denominator.
+    pub share: (i64, i64),
+    /// Memory, MiB.
+    pub memory_mib: i64,
+    /// It is a MIG instance: nobody reads GPU_UTIL there, and GR_ENGINE_ACTIVE stands for busy.
+    pub instance: bool,
+    /// Pods that it is given to at one time.
+    pub replicas: i64,
     /// Key of its noise.
     pub key: u64,
 }
 
-/// A level with this board's constants.
+/// A level with this device's constants.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Level {
     pub activity: Activity,
+    /// Draw above the idle board's, mW, and the step of its noise.
     pub power_mw: i64,
     pub power_step: i64,
     pub fb_used_mib: i64,
-    pub sm_clock: i64,
-    pub mem_clock: i64,
-    gpu_target_mc: i64,
-    mem_target_mc: i64,
+    /// It would draw more, and is held down.
+    pub capped: bool,
+    /// How far it will heat die and memory in the end, thousandths of a degree.
+    target: Heat,
+}
+
+/// What a device adds to the temperature of die and memory, thousandths of a degree.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Heat {
+    pub gpu_mc: i64,
+    pub mem_mc: i64,
 }
 
 /// Integrals since the start of the timeline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Integrals {
-    /// Power, microjoules (mW x ms).
+    /// Power above the idle board's, microjoules (mW x ms).
     pub energy_uj: i64,
-    /// GPU_UTIL, ppm x ms.
+    /// GPU_UTIL, ppm x ms; of an instance, GR_ENGINE_ACTIVE.
     pub busy: i64,
     /// SM_ACTIVE, ppm x ms.
     pub sm: i64,
@@ -79,15 +101,6 @@ impl Integrals {
     }
 }
 
-#[derive(Clone, Debug)]
-struct Segment {
-    from: i64,
-    level: Level,
-    before: Integrals,
-    gpu_mc: i64,
-    mem_mc: i64,
-}
-
 /// What a device does at an instant.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Now {
@@ -96,60 +109,95 @@ pub(crate) struct Now {
     pub q: i64,
     /// Noise of GPU_UTIL, in steps.
     pub u: i64,
-    pub gpu_mc: i64,
-    pub mem_mc: i64,
+    pub heat: Heat,
     /// A number that changes with the half cell, for rates that nobody integrates.
     pub spice: u64,
 }
 
-/// One device through time.
-#[derive(Clone, Debug)]
-pub(crate) struct Timeline {
-    build: Build,
+impl Now {
+    /// Busy, sm and effective activity, ppm.
+    pub fn tiers(&self, instance: bool) -> [i64; 3] {
+        let a = &self.level.activity;
+        let busy = if instance { a.gr + a.sm_step * self.q } else { (a.util_pct + a.util_step * self.u) * 10_000 };
+        [busy, a.sm + a.sm_step * self.q, a.effective(self.q)]
+    }
+
+    /// Draw above the idle board's, mW.
+    pub fn power_mw(&self) -> i64 {
+        self.level.power_mw + self.level.power_step * self.q
+    }
+}
+
+/// A pod's work on the device, and when its process is gone.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Job {
+    pub work: Work,
+    pub ended: i64,
+}
+
+/// What is kept of an hour: its beginning.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Carried {
+    pub before: Integrals,
+    pub heat: Heat,
+    /// Index of the first of the device's holders that is not over.
+    pub first: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Segment {
+    from: i64,
+    level: Level,
+    before: Integrals,
+    heat: Heat,
+}
+
+/// One hour of a device, laid out.
+#[derive(Debug)]
+pub(crate) struct Hour {
+    /// Which hour of the fleet.
+    pub index: usize,
+    to: i64,
+    key: u64,
+    instance: bool,
     segments: Vec<Segment>,
 }
 
 impl Build {
-    fn level(&self, activity: Activity) -> Level {
+    pub fn level(&self, activity: Activity) -> Level {
         let board = &self.board;
-        let usable = board.memory_mib - reserved_mib(board);
+        let (num, den) = self.share;
+        let usable = self.memory_mib - reserved_mib(self.memory_mib);
         let fb_used_mib = usable * activity.memory_pm / 1000;
-        let range = board.tdp_mw - self.idle_mw;
+        let range = (board.tdp_mw - self.idle_mw) * num / den;
         let draw = |sm: i64, tensor: i64, dram: i64| range * (450 * sm + 500 * tensor + 250 * dram) / 1_000_000_000;
         let resident = if activity.resident { range * 60 / 1000 } else { 0 };
-        let wanted = self.idle_mw + resident + draw(activity.sm, activity.tensor, activity.dram);
+        let wanted = resident + draw(activity.sm, activity.tensor, activity.dram);
         let power_step = match activity.resident {
             true => draw(activity.sm_step, activity.tensor_step, activity.dram_step),
-            false => self.idle_mw / 500,
+            false => self.idle_mw * num / den / 500,
         };
         // The board's limit holds at every draw of the noise.
-        let power_mw = wanted.min(board.tdp_mw * 985 / 1000 - power_step * NOISE);
-        let sm_clock = match (activity.resident, wanted > power_mw) {
-            (true, true) => board.max_sm_clock * 93 / 100 / 15 * 15,
-            (true, false) => board.max_sm_clock,
-            (false, _) => board.idle_sm_clock,
-        };
-        let mem_clock = if board.hbm || activity.resident { board.max_mem_clock } else { 405 };
+        let limit = (board.tdp_mw * 985 / 1000 - self.idle_mw) * num / den - power_step * NOISE;
+        let power_mw = wanted.min(limit);
         Level {
             activity,
             power_mw,
             power_step,
             fb_used_mib,
-            sm_clock,
-            mem_clock,
-            gpu_target_mc: self.ambient_mc + 38_000 * power_mw / board.tdp_mw,
-            mem_target_mc: self.ambient_mc + 9_000 + 29_000 * power_mw / board.tdp_mw,
+            capped: wanted > limit,
+            target: Heat { gpu_mc: 38_000 * power_mw / board.tdp_mw, mem_mc: 29_000 * power_mw / board.tdp_mw },
         }
     }
 }
 
 impl Level {
     /// Integrals over `length` ms at the base level.
-    fn base(&self, length: i64) -> Integrals {
+    fn base(&self, length: i64, instance: bool) -> Integrals {
         let a = &self.activity;
         Integrals {
             energy_uj: self.power_mw * length,
-            busy: a.util_pct * length * 10_000,
+            busy: if instance { a.gr } else { a.util_pct * 10_000 } * length,
             sm: a.sm * length,
             effective: a.effective(0) * length,
             fb_mib_ms: self.fb_used_mib * length,
@@ -157,37 +205,59 @@ impl Level {
     }
 }
 
-/// Memory that driver and firmware keep.
-pub(crate) fn reserved_mib(board: &Board) -> i64 {
-    board.memory_mib / 148
+/// Memory that driver and firmware keep of `memory_mib`.
+pub(crate) fn reserved_mib(memory_mib: i64) -> i64 {
+    memory_mib / 148
 }
 
-impl Timeline {
-    /// A device that is idle from `start` on.
-    pub fn idle(build: Build, start: i64) -> Self {
-        let level = build.level(Activity::default());
-        let (gpu_mc, mem_mc) = (level.gpu_target_mc, level.mem_target_mc);
-        Self { build, segments: vec![Segment { from: start, level, before: Integrals::default(), gpu_mc, mem_mc }] }
+impl Hour {
+    /// Lays out hour `index`, which begins at `from` as `carried` says, with the jobs of the device's holders. The `last` hour
+    /// of a fleet goes on for ever: what works then stops at its end.
+    pub fn lay(build: &Build, calendar: &Calendar, carried: &Carried, index: usize, from: i64, jobs: &[Job], last: bool) -> Self {
+        let to = if last { i64::MAX } else { from + HOUR_MS };
+        let mut hour = Self { index, to, key: build.key, instance: build.instance, segments: Vec::new() };
+        hour.push(carried.before, carried.heat, from, build.level(Activity::default()));
+        let mut changes = changes(calendar, from, to, jobs);
+        changes.sort_by_key(|change| (change.0, change.1));
+        let mut now: Vec<(usize, Activity)> = Vec::new();
+        let mut changes = changes.into_iter().peekable();
+        while let Some((at, job, activity)) = changes.next() {
+            now.retain(|(other, _)| *other != job);
+            now.extend(activity.map(|activity| (job, activity)));
+            if changes.peek().is_some_and(|next| next.0 == at) {
+                continue;
+            }
+            let activity = match (now.as_slice(), build.replicas) {
+                ([], _) => Activity::default(),
+                ([(_, only)], 1) => *only,
+                (several, replicas) => {
+                    let several: Vec<Activity> = several.iter().map(|(_, activity)| *activity).collect();
+                    Activity::together(&several, replicas)
+                }
+            };
+            hour.then(at, build.level(activity));
+        }
+        hour
     }
 
-    /// Another activity from `from` on, which lies not before that of the segment before it.
-    pub fn then(&mut self, from: i64, activity: Activity) {
-        let last = self.segments.last().expect("a timeline begins with a segment");
-        assert!(last.from <= from, "segments are laid in order: {} after {from}", last.from);
-        let level = self.build.level(activity);
-        let (gpu_mc, mem_mc) = temperatures(last, from);
-        // Cells that cancel, and no noise after the last whole one: a segment comes to base times length.
-        let before = last.before.plus(last.level.base(from - last.from));
-        let next = Segment { from, level, before, gpu_mc, mem_mc };
+    fn push(&mut self, before: Integrals, heat: Heat, from: i64, level: Level) {
+        self.segments.push(Segment { from, level, before, heat });
+    }
+
+    /// Another level from `from` on, which lies not before the segment before it.
+    fn then(&mut self, from: i64, level: Level) {
+        let last = *self.segments.last().expect("an hour begins with a segment");
         if last.from == from {
             self.segments.pop();
         }
-        self.segments.push(next);
+        self.push(last.before.plus(last.level.base(from - last.from, self.instance)), heat(&last, from), from, level);
     }
 
-    /// Nothing runs from `from` on.
-    pub fn rest(&mut self, from: i64) {
-        self.then(from, Activity::default());
+    /// How the hour after this one begins; its first holder is for the caller to say.
+    pub fn carries(&self) -> Carried {
+        let last = self.segments.last().expect("an hour begins with a segment");
+        let before = last.before.plus(last.level.base(self.to - last.from, self.instance));
+        Carried { before, heat: heat(last, self.to), first: 0 }
     }
 
     fn at(&self, at: i64) -> (usize, &Segment) {
@@ -195,25 +265,26 @@ impl Timeline {
         (index, &self.segments[index])
     }
 
-    /// The cell that holds `at`: how far into it, its key, and whether it is whole.
+    fn end(&self, index: usize) -> i64 {
+        self.segments.get(index + 1).map_or(self.to, |next| next.from)
+    }
+
+    /// The cell that holds `at`: how far into it, and its draw; 0 where it is not whole.
     fn cell(&self, index: usize, segment: &Segment, at: i64) -> (i64, u64) {
         let since = (at - segment.from).max(0);
         let (cell, into) = (since / CELL_MS, since % CELL_MS);
-        let end = segment.from + (cell + 1) * CELL_MS;
-        let whole = self.segments.get(index + 1).is_none_or(|next| end <= next.from);
-        let draw = if whole { seed::mix(self.build.key ^ segment.from as u64, cell as u64) } else { 0 };
-        (into, draw)
+        let whole = segment.from + (cell + 1) * CELL_MS <= self.end(index);
+        (into, if whole { seed::mix(self.key ^ segment.from as u64, cell as u64) } else { 0 })
     }
 
-    /// What the device does at `at`; before the start it is as at the start.
+    /// What the device does at `at`; before the hour it is as at its beginning.
     pub fn now(&self, at: i64) -> Now {
         let (index, segment) = self.at(at);
         let (into, draw) = self.cell(index, segment, at);
         let (q, u) = noise(draw);
         let sign = if into < HALF_MS { 1 } else { -1 };
-        let (gpu_mc, mem_mc) = temperatures(segment, at);
         let spice = seed::mix(draw, (into < HALF_MS) as u64);
-        Now { level: segment.level, q: sign * q, u: sign * u, gpu_mc, mem_mc, spice }
+        Now { level: segment.level, q: sign * q, u: sign * u, heat: heat(segment, at), spice }
     }
 
     /// Integrals from the start of the timeline to `at`.
@@ -226,25 +297,20 @@ impl Timeline {
         let tilt = if into < HALF_MS { into } else { CELL_MS - into };
         let a = segment.level.activity;
         let effective_step = a.effective(1) - a.effective(0);
-        segment.before.plus(segment.level.base(since)).plus(Integrals {
+        segment.before.plus(segment.level.base(since, self.instance)).plus(Integrals {
             energy_uj: segment.level.power_step * q * tilt,
-            busy: a.util_step * u * tilt * 10_000,
+            busy: if self.instance { a.sm_step * q } else { a.util_step * u * 10_000 } * tilt,
             sm: a.sm_step * q * tilt,
             effective: effective_step * q * tilt,
             fb_mib_ms: 0,
         })
     }
 
-    /// Integrals over `[from, to)`.
-    pub fn between(&self, from: i64, to: i64) -> Integrals {
-        self.integrals(to).minus(self.integrals(from))
-    }
-
-    /// Every instant of `[from, to)` at which a level or its noise may change, `from` first.
+    /// Every instant of `[from, to)`, which lies in the hour, at which a level or its noise may change, `from` first.
     pub fn breakpoints(&self, from: i64, to: i64) -> Vec<i64> {
         let mut points = vec![from];
         for (index, segment) in self.segments.iter().enumerate() {
-            let end = self.segments.get(index + 1).map_or(to, |next| next.from.min(to));
+            let end = self.end(index).min(to);
             if end <= from {
                 continue;
             }
@@ -261,6 +327,29 @@ impl Timeline {
     }
 }
 
+/// When which job does what from then on in `[from, to)`; nothing where its process is not there.
+fn changes(calendar: &Calendar, from: i64, to: i64, jobs: &[Job]) -> Vec<(i64, usize, Option<Activity>)> {
+    let mut changes = Vec::new();
+    for (number, Job { work, ended }) in jobs.iter().enumerate() {
+        let phases = work::phases(work, calendar, from, to.min(from + HOUR_MS));
+        changes.extend(phases.iter().map(|phase| (phase.from, number, Some(phase.activity))));
+        if work.until < *ended && work.until < to && from < *ended {
+            // Asked to go: the process is there until the end, its work is not.
+            let hour = (work.until - 1 - from).div_euclid(HOUR_MS) * HOUR_MS + from;
+            let last = match phases.last() {
+                Some(last) => Some(*last),
+                None => work::phases(work, calendar, hour, hour + HOUR_MS).last().copied(),
+            };
+            let waiting = last.map(|last| Activity::waiting(last.activity.memory_pm));
+            changes.push((work.until.max(from), number, waiting));
+        }
+        if from < *ended && *ended < to {
+            changes.push((*ended, number, None));
+        }
+    }
+    changes
+}
+
 /// Noise of a cell's first half, from its draw; none of a cell that is not whole.
 fn noise(draw: u64) -> (i64, i64) {
     if draw == 0 {
@@ -270,82 +359,107 @@ fn noise(draw: u64) -> (i64, i64) {
     (of(draw >> 32, NOISE), of(draw & 0xffff_ffff, UTIL_NOISE))
 }
 
-/// Die and memory temperature: what is left of the way to the target shrinks as 1 / (1 + t/lag)^2.
-fn temperatures(segment: &Segment, at: i64) -> (i64, i64) {
+/// What a device adds to the temperatures: what is left of the way to the target shrinks as 1 / (1 + t/lag)^2.
+fn heat(segment: &Segment, at: i64) -> Heat {
     // Past a few lags nothing is left; the bound keeps the arithmetic small.
     let since = (at - segment.from).clamp(0, 100 * LAG_MS);
     let (whole, part) = ((LAG_MS + since) * (LAG_MS + since), LAG_MS * LAG_MS);
     let lag = |from: i64, target: i64| target + (from - target) * (part / 1000) / (whole / 1000);
-    (lag(segment.gpu_mc, segment.level.gpu_target_mc), lag(segment.mem_mc, segment.level.mem_target_mc))
+    let target = segment.level.target;
+    Heat { gpu_mc: lag(segment.heat.gpu_mc, target.gpu_mc), mem_mc: lag(segment.heat.mem_mc, target.mem_mc) }
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::{
-        accelerator,
-        seed::Seed,
-        shape::{self, Shape},
-    };
+    use crate::{accelerator, shape::Shape};
 
-    fn timeline(shape: Shape) -> Timeline {
-        let board = accelerator::by_product("NVIDIA H100 80GB HBM3").unwrap().board().unwrap();
-        let build = Build { board, idle_mw: 71_000, ambient_mc: 28_000, key: 0x1234_5678 };
-        let mut timeline = Timeline::idle(build, 0);
-        for phase in shape::phases(shape, 8, 70_123, 3_000_457, &mut Seed(5).stream("x")) {
-            timeline.then(phase.from, phase.activity);
-        }
-        timeline.rest(3_000_457);
-        timeline
+    fn build() -> Build {
+        let board = accelerator::by_product("NVIDIA H100 80GB HBM3").unwrap().board().unwrap().unwrap();
+        let memory_mib = board.memory_mib;
+        Build { board, idle_mw: 71_000, share: (1, 1), memory_mib, instance: false, replicas: 1, key: 0x1234_5678 }
+    }
+
+    fn hour(build: &Build, shapes: &[Shape]) -> Hour {
+        let works = (1..).zip(shapes).map(|(key, shape)| Work {
+            shape: *shape,
+            gpus: 8,
+            key,
+            started: 70_123 * key as i64,
+            until: 2_990_111,
+        });
+        let jobs: Vec<Job> = works.map(|work| Job { work, ended: 3_000_457 }).collect();
+        Hour::lay(build, &Calendar::utc(), &Carried::default(), 0, 0, &jobs, false)
     }
 
     #[test]
     fn integrals_are_the_sum_over_every_constant_piece() {
-        for &shape in Shape::ALL {
-            let timeline = timeline(shape);
+        let sharing = Build { replicas: 4, ..build() };
+        let instance = Build { instance: true, share: (3, 7), memory_mib: 40_000, ..build() };
+        let alone = Shape::ALL.iter().map(|shape| vec![*shape]).collect::<Vec<_>>();
+        let cases = alone.iter().flat_map(|shapes| [(build(), shapes.clone()), (instance, shapes.clone())]);
+        for (build, shapes) in cases.chain([(sharing, Shape::ALL.to_vec())]) {
+            let hour = hour(&build, &shapes);
             let (from, to) = (1_234, 3_100_001);
-            let mut points = timeline.breakpoints(from, to);
+            let mut points = hour.breakpoints(from, to);
             points.push(to);
             let mut sum = Integrals::default();
             for two in points.windows(2) {
-                let (now, length) = (timeline.now(two[0]), two[1] - two[0]);
-                let late = timeline.now(two[1] - 1);
+                let (now, length) = (hour.now(two[0]), two[1] - two[0]);
+                let late = hour.now(two[1] - 1);
                 assert_eq!((now.q, now.u), (late.q, late.u), "constant from {} to {}", two[0], two[1]);
-                let a = now.level.activity;
+                let [busy, sm, effective] = now.tiers(build.instance);
                 sum = sum.plus(Integrals {
-                    energy_uj: (now.level.power_mw + now.level.power_step * now.q) * length,
-                    busy: (a.util_pct + a.util_step * now.u) * 10_000 * length,
-                    sm: (a.sm + a.sm_step * now.q) * length,
-                    effective: a.effective(now.q) * length,
+                    energy_uj: now.power_mw() * length,
+                    busy: busy * length,
+                    sm: sm * length,
+                    effective: effective * length,
                     fb_mib_ms: now.level.fb_used_mib * length,
                 });
-                assert_eq!(timeline.between(from, two[1]), sum, "{shape:?} up to {}", two[1]);
+                let between = hour.integrals(two[1]).minus(hour.integrals(from));
+                assert_eq!(between, sum, "{shapes:?} up to {}", two[1]);
             }
         }
+    }
+
+    #[test]
+    fn an_hour_goes_on_where_the_one_before_ended() {
+        let first = hour(&build(), &[Shape::Training]);
+        let carried = first.carries();
+        assert_eq!(carried.before, first.integrals(HOUR_MS));
+        let second = Hour::lay(&build(), &Calendar::utc(), &carried, 1, HOUR_MS, &[], true);
+        assert_eq!(second.integrals(HOUR_MS), carried.before);
+        assert_eq!(second.now(HOUR_MS).heat, first.now(HOUR_MS).heat);
+        assert_eq!(second.now(i64::MAX / 2).level.power_mw, 0, "the last hour goes on");
     }
 
     #[test]
     fn temperature_lags_power() {
-        let timeline = timeline(Shape::Training);
-        let idle = timeline.now(0).gpu_mc;
-        let begun = timeline.now(200_000).gpu_mc;
-        let hot = timeline.now(1_000_000);
-        assert!(idle <= begun && begun < hot.gpu_mc);
-        assert!((hot.gpu_mc - hot.level.gpu_target_mc).abs() < 4_000);
-        assert!((timeline.now(80_000_000).gpu_mc - idle).abs() < 50, "cools down again");
+        let hour = hour(&build(), &[Shape::Training]);
+        let heat = |at: i64| hour.now(at).heat.gpu_mc;
+        assert_eq!(heat(0), 0);
+        assert!(heat(0) <= heat(200_000) && heat(200_000) < heat(1_000_000));
+        assert!((heat(1_000_000) - hour.now(1_000_000).level.target.gpu_mc).abs() < 4_000);
+        assert!(heat(80_000_000).abs() < 50, "cools down again");
     }
 
     #[test]
     fn a_resident_model_lifts_idle_power_and_nothing_passes_the_limit() {
-        let timeline = timeline(Shape::Notebook);
-        let (free, held) = (timeline.now(0).level, timeline.now(80_000).level);
+        let idle = hour(&build(), &[Shape::Notebook]);
+        let (free, held) = (idle.now(0).level, idle.now(80_000).level);
         assert_eq!((held.activity.sm, held.activity.util_pct), (0, 0));
         assert!(held.power_mw > free.power_mw + 30_000, "{held:?}");
-        for shape in Shape::ALL {
-            for segment in &self::timeline(*shape).segments {
-                assert!(segment.level.power_mw + segment.level.power_step * NOISE <= 700_000);
+        for &shape in Shape::ALL {
+            for segment in &hour(&build(), &[shape]).segments {
+                assert!(71_000 + segment.level.power_mw + segment.level.power_step * NOISE <= 700_000);
             }
         }
+        let seventh = |num| Build { share: (num, 7), instance: true, ..build() };
+        let most = |num| {
+            let hour = hour(&seventh(num), &[Shape::Training]);
+            hour.segments.iter().map(|s| s.level.power_mw + s.level.power_step * NOISE).max().unwrap()
+        };
+        assert!(71_000 + most(3) + most(2) + 2 * most(1) <= 700_000, "instances share the board's limit");
     }
 }

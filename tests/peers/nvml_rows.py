@@ -38,7 +38,11 @@ def gpm(handle, number):
     samples = [nvml.nvmlGpmSampleAlloc() for _ in range(2)]
     try:
         for sample in samples:
-            nvml.nvmlGpmSampleGet(handle, sample)
+            if nvml.nvmlDeviceIsMigDeviceHandle(handle):
+                gpu = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
+                nvml.nvmlGpmMigSampleGet(gpu, nvml.nvmlDeviceGetGpuInstanceId(handle), sample)
+            else:
+                nvml.nvmlGpmSampleGet(handle, sample)
         request = nvml.c_nvmlGpmMetricsGet_t()
         request.version = nvml.NVML_GPM_METRICS_GET_VERSION
         request.numMetrics = 1
@@ -98,26 +102,31 @@ def handles():
                 parts.append(nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, part))
             except nvml.NVMLError_NotFound:
                 break
-        yield from parts or [gpu]
+        yield from [(part, number, gpu) for number, part in enumerate(parts)] or [(gpu, None, gpu)]
+
+
+def reading(way, scale, handle, part, gpu):
+    """What one way reads of a device; what an instance cannot say is asked of its GPU."""
+    for asked in (handle, gpu) if part is not None else (handle,):
+        try:
+            value = way(asked)
+            return {"value": scale(value)} if value is not None else {}
+        except nvml.NVMLError as error:
+            last = {"error": error.value}
+    return last
 
 
 def rows(path):
     with open(path, newline="", encoding="utf-8") as file:
         table = list(csv.DictReader(file))
-    for handle in handles():
+    for handle, part, gpu in handles():
         uuid = nvml.nvmlDeviceGetUUID(handle)
         for row in table:
             ways = readers(row["nvml_call"])
             scale = next((scale for prefix, scale in SCALES if row["scale"].startswith(prefix)), None)
             if not ways or scale is None:
                 continue
-            said = []
-            for way in ways:
-                try:
-                    value = way(handle)
-                    said.append({"value": scale(value)} if value is not None else {})
-                except nvml.NVMLError as error:
-                    said.append({"error": error.value})
+            said = [reading(way, scale, handle, part, gpu) for way in ways]
             assert all(one == said[0] for one in said), (row["dcgm_name"], said)
             print(json.dumps({"uuid": uuid, "name": row["dcgm_name"], **said[0]}))
 
@@ -130,7 +139,7 @@ def names(path):
 
 def energy(count):
     for _ in range(count):
-        for handle in handles():
+        for handle, _, _ in handles():
             value = nvml.nvmlDeviceGetFieldValues(handle, [(nvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION, 0)])[0]
             uuid = nvml.nvmlDeviceGetUUID(handle)
             print(json.dumps({"uuid": uuid, "at_us": value.timestamp, "mj": value.value.ullVal}))

@@ -30,6 +30,8 @@ structs! {
     Memory { total: u64, free: u64, used: u64 }
     /// `nvmlMemory_v2_t`, bytes.
     MemoryV2 { version: c_uint, total: u64, reserved: u64, free: u64, used: u64 }
+    /// `nvmlBAR1Memory_t`, bytes.
+    Bar1 { total: u64, free: u64, used: u64 }
     /// `nvmlUtilization_t`, percent.
     Utilization { gpu: c_uint, memory: c_uint }
     /// `nvmlPciInfo_t` as of `nvmlDeviceGetPciInfo_v3`.
@@ -169,6 +171,7 @@ mod tests {
         alike! {
             Memory, used => nvmlMemory_t, used;
             MemoryV2, used => nvmlMemory_v2_t, used;
+            Bar1, used => nvmlBAR1Memory_t, bar1Used;
             Utilization, memory => nvmlUtilization_t, memory;
             PciInfo, bus_id => nvmlPciInfo_t, busId;
             PciInfoExt, bus_id => nvmlPciInfoExt_v1_t, busId;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use schemas::Timestamp;
-use simulator::nvml::{self, Code};
+use simulator::nvml::{self, Code, Place};
 
 use crate::{
     abi::{EventData, Handle, NO_INSTANCE},
@@ -33,15 +33,10 @@ struct Registered {
 /// A waiting caller looks at least so often whether the library is still there.
 const SLICE: Duration = Duration::from_millis(250);
 
-/// Every XID of a GPU up to `at`, or without end, in order: when, the code, and the instance that it hit.
-fn xids(machine: &Machine, gpu: usize, at: Option<Timestamp>) -> Vec<(Timestamp, i64, u32)> {
-    let board = &machine.gpus[gpu];
-    let until = at.unwrap_or(Timestamp::from_ms(i64::MAX));
-    let of = |device, instance| nvml::xids(&machine.plan, device, until).into_iter().map(move |(at, code)| (at, code, instance));
-    let whole = board.whole.into_iter().flat_map(|device| of(device, NO_INSTANCE));
-    let mut found: Vec<_> = whole.chain(board.parts.iter().flat_map(|part| of(part.device, part.id))).collect();
-    found.sort_by_key(|(at, ..)| *at);
-    found
+/// Every XID of a GPU up to `at`, or without end, in order: when, and the code. The plan's are a whole GPU's.
+fn xids(machine: &Machine, gpu: usize, at: Option<Timestamp>) -> Vec<(Timestamp, i64)> {
+    let place = Place { node: machine.node, board: gpu, device: None };
+    nvml::xids(&machine.plan, place, at.unwrap_or(Timestamp::from_ms(i64::MAX)))
 }
 
 impl EventSet {
@@ -58,17 +53,17 @@ impl EventSet {
         let now = Some(session.moment.at);
         let pending = |registered: &Registered| xids(session.machine, registered.gpu, now).get(registered.over).copied();
         let all = self.registered.iter().enumerate().filter_map(|(n, registered)| Some((n, pending(registered)?)));
-        let (n, (_, code, gpu_instance_id)) = all.min_by_key(|(_, (at, ..))| *at)?;
+        let (n, (_, code)) = all.min_by_key(|(_, (at, _))| *at)?;
         let registered = &mut self.registered[n];
         registered.over += 1;
         let device = session.view(registered.gpu, None).handle();
-        let compute_instance_id = NO_INSTANCE;
-        Some(EventData { device, event_type: XID, event_data: code as u64, gpu_instance_id, compute_instance_id })
+        let event_data = code as u64;
+        Some(EventData { device, event_type: XID, event_data, gpu_instance_id: NO_INSTANCE, compute_instance_id: NO_INSTANCE })
     }
 
     /// How long until the next event, by the wall clock.
     fn next(&self, session: &Session) -> Option<Duration> {
-        let next = |registered: &Registered| xids(session.machine, registered.gpu, None).get(registered.over).map(|(at, ..)| *at);
+        let next = |registered: &Registered| xids(session.machine, registered.gpu, None).get(registered.over).map(|(at, _)| *at);
         session.machine.until(&session.moment, self.registered.iter().filter_map(next).min()?)
     }
 

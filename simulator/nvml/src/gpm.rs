@@ -101,8 +101,8 @@ pub fn metrics(session: &library::Session, request: Out<GpmMetricsHead>) -> Answ
     if (one.gpu, one.instance) != (two.gpu, two.instance) {
         return Err(Code::INVALID_ARGUMENT);
     }
-    let device = session.view(one.gpu, one.instance).device()?;
-    let readings = nvml::readings(&session.machine.plan, device, one.at.max(two.at), None);
+    let place = session.view(one.gpu, one.instance).place();
+    let readings = nvml::readings(&session.machine.plan, place, one.at.max(two.at), None);
     let entries: Out<GpmMetric> = request.cast::<u8>().nth(size_of::<GpmMetricsHead>()).cast();
     for n in 0..head.count as usize {
         let entry = entries.nth(n);

@@ -129,7 +129,7 @@ impl Session {
 
     /// What the script does to a call. Hangs here, with no lock held.
     fn act(&self, name: &str, gpu: Option<usize>) -> Answer {
-        let device = gpu.map(|gpu| (gpu as u32, self.machine.gpus[gpu].identity.uuid.as_str()));
+        let device = gpu.map(|gpu| (gpu as u32, self.machine.gpus[gpu].uuid.as_str()));
         let action = self.moment.script.on_call(name, device, self.moment.since_ms);
         if action.hang_ms > 0 {
             std::thread::sleep(Duration::from_millis(action.hang_ms));

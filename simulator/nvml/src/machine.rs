@@ -7,13 +7,14 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use exporter::{Identity, Readings, Value};
+use exporter::{Readings, Value};
 use schemas::Timestamp;
 use simulator::{
-    DeviceRef, GpuState, Plan,
+    DeviceRef, Plan,
     accelerator::Accelerator,
-    nvml::{self, Code, DeviceFault, Meter, Script, Setup, Traffic, WallClock},
-    state,
+    mig::Placed,
+    nvml::{self, Code, DeviceFault, Meter, Place, Script, Setup, Traffic, WallClock},
+    plan::{BoardPlan, InstancePlan},
 };
 
 use crate::{abi::NO_INSTANCE, boundary::Answer, library::handle_of};
@@ -36,10 +37,12 @@ pub struct Machine {
 
 /// One GPU: whole, or cut into instances.
 pub struct Gpu {
-    /// Its identity; its name, UUID and bus address.
-    pub identity: Arc<Identity>,
+    /// UUID.
+    pub uuid: String,
+    /// PCI address.
+    pub pci_bus_id: String,
     /// The whole GPU as a device of the plan.
-    pub whole: Option<DeviceRef>,
+    pub whole: Option<usize>,
     /// Its MIG instances, in the order of their index.
     pub parts: Vec<Part>,
 }
@@ -47,26 +50,11 @@ pub struct Gpu {
 /// A MIG instance of a GPU.
 pub struct Part {
     /// The instance as a device of the plan.
-    pub device: DeviceRef,
+    pub device: usize,
     /// Its own UUID.
     pub uuid: String,
-    /// Profile, `1g.10gb`.
-    pub profile: String,
-    /// GPU instance id.
-    pub id: u32,
-    /// Compute slices.
-    pub slices: u32,
-    /// Memory slices.
-    pub memory_slices: u32,
-    /// The first of them.
-    pub start: u32,
-}
-
-impl Gpu {
-    /// Its devices: itself, or its instances.
-    pub fn devices(&self) -> impl Iterator<Item = DeviceRef> {
-        self.whole.into_iter().chain(self.parts.iter().map(|part| part.device))
-    }
+    /// Profile, place and GPU instance id.
+    pub placed: Placed,
 }
 
 /// What holds for the whole of one call.
@@ -127,7 +115,7 @@ impl Machine {
 
     /// How GPU `gpu` is away, if it is.
     pub fn away(&self, moment: &Moment, gpu: usize) -> Option<DeviceFault> {
-        moment.script.device(gpu as u32, &self.gpus[gpu].identity.uuid, moment.since_ms)
+        moment.script.device(gpu as u32, &self.gpus[gpu].uuid, moment.since_ms)
     }
 
     /// The GPUs that are counted, in order.
@@ -147,13 +135,18 @@ impl Machine {
 }
 
 fn gpus(plan: &Plan, node: usize) -> Vec<Gpu> {
-    let devices = plan.nodes()[node].devices.iter().enumerate();
-    let whole = |(gpu, device): (usize, &simulator::plan::DevicePlan)| Gpu {
-        identity: device.identity.clone(),
-        whole: Some(DeviceRef { node, gpu }),
-        parts: Vec::new(),
+    let node = &plan.nodes()[node];
+    let part = |device: usize| {
+        let InstancePlan { uuid, placed, .. } = node.devices[device].instance.as_ref()?;
+        Some(Part { device, uuid: uuid.clone(), placed: placed.clone() })
     };
-    devices.map(whole).collect()
+    let gpu = |board: &BoardPlan| Gpu {
+        uuid: board.uuid.clone(),
+        pci_bus_id: board.pci_bus_id.clone(),
+        whole: board.devices.clone().find(|device| node.devices[*device].instance.is_none()),
+        parts: board.devices.clone().filter_map(part).collect(),
+    };
+    node.boards.iter().map(gpu).collect()
 }
 
 impl ScriptFile {
@@ -231,28 +224,29 @@ impl<'a> View<'a> {
         if self.instance.is_none() { Ok(()) } else { Err(Code::NOT_SUPPORTED) }
     }
 
-    /// The plan's device: not to be had of a GPU that is cut into instances.
-    pub fn device(&self) -> Answer<DeviceRef> {
+    /// Where it is in the plan.
+    pub fn place(&self) -> Place {
         let device = match self.instance {
             Some(instance) => self.board().parts.get(instance).map(|part| part.device),
             None => self.board().whole,
         };
-        device.ok_or(Code::NOT_SUPPORTED)
+        Place { node: self.machine.node, board: self.gpu, device }
     }
 
-    /// Its state.
-    pub fn state(&self) -> Answer<GpuState> {
-        Ok(state(&self.machine.plan, self.device()?, self.moment.at))
+    /// The plan's device: not to be had of a GPU that is cut into instances.
+    pub fn device(&self) -> Answer<DeviceRef> {
+        let place = self.place();
+        place.device.map(|gpu| DeviceRef { node: place.node, gpu }).ok_or(Code::NOT_SUPPORTED)
     }
 
     /// What it reads, by DCGM field id.
-    pub fn readings(&self) -> Answer<Readings> {
-        Ok(nvml::readings(&self.machine.plan, self.device()?, self.moment.at, self.moment.restarted))
+    pub fn readings(&self) -> Readings {
+        nvml::readings(&self.machine.plan, self.place(), self.moment.at, self.moment.restarted)
     }
 
     /// A whole number that it reads.
     pub fn int(&self, field: u16) -> Answer<i64> {
-        int(&self.readings()?, field)
+        int(&self.readings(), field)
     }
 
     /// The same of a whole GPU, as the 32-bit number that most functions give.
@@ -263,6 +257,7 @@ impl<'a> View<'a> {
 
     /// What went over its links since its counters began.
     pub fn traffic(&self) -> Answer<Traffic> {
+        self.whole()?;
         let device = self.device()?;
         let mut meters = locked(&self.machine.meters);
         let kept = meters.get_mut(device.gpu).ok_or(Code::UNKNOWN)?;
@@ -277,7 +272,7 @@ impl<'a> View<'a> {
     /// GPU instance id and compute instance id; none of a whole GPU.
     pub fn instance_ids(&self) -> (u32, u32) {
         let part = self.instance.and_then(|instance| self.board().parts.get(instance));
-        part.map_or((NO_INSTANCE, NO_INSTANCE), |part| (part.id, 0))
+        part.map_or((NO_INSTANCE, NO_INSTANCE), |part| (part.placed.id, 0))
     }
 
     /// Board constants.

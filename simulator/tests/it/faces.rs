@@ -84,7 +84,7 @@ async fn kubelets_answer_what_the_pages_and_the_plan_say() {
             let uuid = &plan.device(device).identity.uuid;
             let line =
                 page.lines().find(|line| line.starts_with("DCGM_FI_DEV_GPU_TEMP{") && line.contains(uuid.as_str())).unwrap();
-            match state(&plan, device, at).holder {
+            match state(&plan, device, at).unwrap().holder {
                 Some(pod) => {
                     let pod = &plan.pods()[pod];
                     assert!(

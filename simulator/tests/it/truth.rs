@@ -76,7 +76,7 @@ fn sampled(step_ms: i64) -> (f64, f64) {
     let plan = fleet("small");
     let rows = truth_rows(&plan, plan.window()).unwrap();
     let owners = || rows.iter().filter(|row| row.kind == RowKind::Owner);
-    let (exact, held): (i64, i64) = owners().fold((0, 0), |(exact, held), row| (exact + row.exact[1], held + row.ms));
+    let (exact, held) = owners().fold((0, 0), |(exact, held), row| (exact + row.exact[1] / row.parts, held + row.ms));
     let mut spans: BTreeMap<_, Vec<(Timestamp, Timestamp)>> = BTreeMap::new();
     for holding in truth_holdings(&plan, plan.window()) {
         for device in holding.devices.split(',') {
@@ -87,7 +87,7 @@ fn sampled(step_ms: i64) -> (f64, f64) {
     for device in plan.devices() {
         let spans = spans.get(&plan.device(device).identity.uuid).map_or(&[][..], Vec::as_slice);
         for at in ticks(&plan, step_ms).filter(|at| spans.iter().any(|(from, to)| from <= at && at < to)) {
-            sum += state(&plan, device, at).sm;
+            sum += state(&plan, device, at).unwrap().sm;
             count += 1;
         }
     }
@@ -105,13 +105,13 @@ fn point_samples_converge_to_the_truth() {
 #[test]
 fn the_three_tiers_tell_the_shapes_apart() {
     let plan = fleet("demo");
-    let mut by_shape: BTreeMap<_, ([i64; 3], i64)> = BTreeMap::new();
+    let mut by_shape: BTreeMap<_, ([i128; 3], i64)> = BTreeMap::new();
     for row in truth_rows(&plan, plan.window()).unwrap() {
         let Some(pod) = row.pod else { continue };
         let entry = by_shape.entry(plan.pods()[pod].shape.as_str()).or_default();
         entry.1 += row.ms;
         for (sum, exact) in entry.0.iter_mut().zip(row.exact) {
-            *sum += exact;
+            *sum += exact / row.parts;
         }
     }
     let mean = |shape: &str, tier: Tier| by_shape[shape].0[tier as usize] as f64 / by_shape[shape].1 as f64 / 1e6;

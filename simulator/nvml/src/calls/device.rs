@@ -9,7 +9,7 @@ use crate::{
     abi::{FieldValue, PciInfo, PciInfoExt, PciInfoShort, TYPE_UNSIGNED, Temperature, Utilization, ViolationTime, version},
     boundary::{Answer, Out, TextOut, fixed},
     fields,
-    machine::{View, float, int, unsigned},
+    machine::{View, int, unsigned},
 };
 
 /// NVIDIA's PCI vendor number, the lower half of a device's.
@@ -19,11 +19,10 @@ const SAMPLING_US: c_uint = 167_000;
 /// Most fields of one question.
 const MOST_FIELDS: c_int = 4096;
 
-/// Serial of a device's board.
+/// Serial of a GPU's board.
 pub fn serial(view: &View) -> Answer<String> {
     view.whole()?;
-    let device = view.board().devices().next().ok_or(Code::NOT_SUPPORTED)?;
-    Ok(nvml::serial(&view.machine.plan, device))
+    Ok(nvml::serial(&view.machine.plan, view.place()))
 }
 
 fn index(view: &View) -> Answer<c_uint> {
@@ -132,7 +131,7 @@ fn pcie_throughput(view: &View, counter: c_uint) -> Answer<u32> {
         1 => (201, 1010),
         _ => return Err(Code::INVALID_ARGUMENT),
     };
-    let readings = view.readings()?;
+    let readings = view.readings();
     unsigned(int(&readings, direct).or_else(|_| int(&readings, bytes).map(|bytes| bytes / 1024))?)
 }
 
@@ -154,7 +153,7 @@ fn field_values(view: &View, count: c_int, values: Out<FieldValue>) -> Answer {
     if !(1..=MOST_FIELDS).contains(&count) {
         return Err(Code::INVALID_ARGUMENT);
     }
-    let readings = view.whole().and_then(|()| view.readings());
+    let readings = view.whole().map(|()| view.readings());
     for n in 0..count as usize {
         let place = values.nth(n);
         let mut filled = place.get()?;
@@ -185,9 +184,8 @@ fn samples(
 ) -> Answer {
     view.whole()?;
     value_type.there()?;
-    let device = view.device()?;
     let read = |at: schemas::Timestamp| {
-        let readings = nvml::readings(&view.machine.plan, device, at, None);
+        let readings = nvml::readings(&view.machine.plan, view.place(), at, None);
         match kind {
             0 => fields::milliwatts(&readings),
             1 => unsigned(int(&readings, 203)?),
@@ -289,7 +287,7 @@ entries! {
     };
     device nvmlDeviceGetTemperatureThreshold(kind: c_uint, out: Out<c_uint>) |view| number(out, || threshold(view, kind));
     device nvmlDeviceGetPowerUsage(out: Out<c_uint>) |view| {
-        number(out, || view.whole().and_then(|()| fields::milliwatts(&view.readings()?)))
+        number(out, || view.whole().and_then(|()| fields::milliwatts(&view.readings())))
     };
     device nvmlDeviceGetPowerManagementLimit(out: Out<c_uint>) |view| number(out, || power_limit(view));
     device nvmlDeviceGetPowerManagementDefaultLimit(out: Out<c_uint>) |view| number(out, || power_limit(view));
@@ -349,9 +347,5 @@ entries! {
 
 /// GPU_UTIL and its like of a device, percent; a device that cannot say has none.
 pub fn percent(view: &View, field: u16) -> c_uint {
-    let readings = view.readings();
-    readings
-        .and_then(|readings| int(&readings, field).or_else(|_| float(&readings, field).map(|x| x as i64)))
-        .and_then(unsigned)
-        .unwrap_or(0)
+    int(&view.readings(), field).and_then(unsigned).unwrap_or(0)
 }

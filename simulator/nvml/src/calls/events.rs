@@ -70,7 +70,7 @@ entries! {
     };
     node nvmlGpmSampleFree(sample: Handle) |_| with_state(|state| state.free_sample(sample));
     node nvmlGpmMetricsGet(request: Out<GpmMetricsHead>) |session| gpm::metrics(session, request);
-    device nvmlGpmSampleGet(sample: Handle) |view| fill(view, sample);
+    device nvmlGpmSampleGet(sample: Handle) |view| view.whole().and_then(|()| fill(view, sample));
     device nvmlGpmMigSampleGet(gpu_instance: c_uint, sample: Handle) |view| {
         view.whole()?;
         let mut parts = (0..view.board().parts.len()).map(|part| View { instance: Some(part), ..*view });

@@ -6,7 +6,7 @@ use simulator::nvml::Code;
 
 use super::{device::ecc_total, entries};
 use crate::{
-    abi::{EccErrorCounts, Memory, MemoryV2, version},
+    abi::{Bar1, EccErrorCounts, Memory, MemoryV2, version},
     boundary::{Answer, Out},
     machine::{View, int, unsigned},
 };
@@ -15,7 +15,7 @@ const MIB: u64 = 1 << 20;
 
 /// Bytes: total, reserved, free, used; used and free leave out what is reserved.
 fn memory(view: &View) -> Answer<[u64; 4]> {
-    let readings = view.readings()?;
+    let readings = view.readings();
     let bytes = |field| int(&readings, field).map(|mib| mib as u64 * MIB);
     Ok([bytes(250)?, bytes(253)?, bytes(251)?, bytes(252)?])
 }
@@ -45,6 +45,14 @@ entries! {
         let asked = out.versioned(version::<MemoryV2>(2))?;
         let [total, reserved, free, used] = memory(view)?;
         out.put(MemoryV2 { version: asked.version, total, reserved, free, used })
+    };
+    device nvmlDeviceGetBAR1MemoryInfo(out: Out<Bar1>) |view| {
+        // A window over all of the memory, a power of two, with nothing mapped (chosen): nvitop cannot show an instance
+        // without it.
+        out.there()?;
+        let [memory, ..] = memory(view)?;
+        let total = memory.next_power_of_two();
+        out.put(Bar1 { total, free: total, used: 0 })
     };
     device nvmlDeviceGetTotalEccErrors(kind: c_uint, counter: c_uint, out: Out<c_ulonglong>) |view| {
         out.there()?;
@@ -81,7 +89,7 @@ entries! {
         view.whole()?;
         let places = [(correctable, 394), (uncorrectable, 393), (pending, 396), (failed, 395)];
         places.iter().try_for_each(|(place, _)| place.there())?;
-        let readings = view.readings()?;
+        let readings = view.readings();
         places.iter().try_for_each(|(place, field)| place.put(unsigned(int(&readings, *field)?)?))
     };
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::c_uint;
 
-use simulator::nvml::Code;
+use simulator::{mig::Placed, nvml::Code};
 
 use super::entries;
 use crate::{
@@ -18,17 +18,17 @@ const MOST: c_uint = 7;
 /// UUID of a device: of an instance its own.
 pub fn uuid(view: &View) -> Answer<String> {
     match view.instance {
-        None => Ok(view.board().identity.uuid.clone()),
+        None => Ok(view.board().uuid.clone()),
         Some(_) => Ok(part(view)?.uuid.clone()),
     }
 }
 
 /// Name of a device: of an instance with its profile.
 pub fn name(view: &View) -> Answer<String> {
-    let model = &view.board().identity.model;
+    let model = &view.accelerator().product;
     match view.instance {
         None => Ok(model.clone()),
-        Some(_) => Ok(format!("{model} MIG {}", part(view)?.profile)),
+        Some(_) => Ok(format!("{model} MIG {}", part(view)?.placed.profile.name)),
     }
 }
 
@@ -37,21 +37,25 @@ fn part<'a>(view: &View<'a>) -> Answer<&'a Part> {
     view.board().parts.get(instance).ok_or(Code::INVALID_ARGUMENT)
 }
 
+/// Where the instance lies that a handle means.
+fn placed<'a>(view: &View<'a>) -> Answer<&'a Placed> {
+    Ok(&part(view)?.placed)
+}
+
 fn mig_capable(view: &View) -> Answer {
     view.whole()?;
     if view.accelerator().mig_profiles.is_empty() { Err(Code::NOT_SUPPORTED) } else { Ok(()) }
 }
 
 /// Number of a profile, as the driver lists it.
-fn profile_id(part: &Part) -> Answer<c_uint> {
-    let media = part.profile.ends_with("+me");
-    Ok(match (part.slices, part.memory_slices) {
+fn profile_id(Placed { profile, .. }: &Placed) -> Answer<c_uint> {
+    Ok(match (profile.slices, profile.memory_slices) {
         (7, _) => 0,
         (4, _) => 5,
         (3, _) => 9,
         (2, _) => 14,
         (1, 2) => 15,
-        (1, _) if media => 20,
+        (1, _) if profile.name.ends_with("+me") => 20,
         (1, _) => 19,
         _ => return Err(Code::NOT_SUPPORTED),
     })
@@ -59,9 +63,9 @@ fn profile_id(part: &Part) -> Answer<c_uint> {
 
 /// SMs of an instance: read from boards of Hopper (16 a slice, 60 of three slices) and Ampere (14 a slice); of others an eighth
 /// of the board's a slice (chosen). An instance of all slices has all SMs, but on Ampere, where some stay unused.
-fn multiprocessors(view: &View, part: &Part) -> Answer<c_uint> {
+fn multiprocessors(view: &View, slices: u32) -> Answer<c_uint> {
     let all = view.accelerator().sm_count.and_then(|count| c_uint::try_from(count).ok()).ok_or(Code::NOT_SUPPORTED)?;
-    Ok(match (view.accelerator().arch.as_str(), part.slices) {
+    Ok(match (view.accelerator().arch.as_str(), slices) {
         ("Ampere", slices) => 14 * slices,
         (_, 7) => all,
         ("Hopper", 3) => 60,
@@ -73,22 +77,18 @@ fn multiprocessors(view: &View, part: &Part) -> Answer<c_uint> {
 /// Engines are nobody's knowledge here: their counts are 0.
 fn attributes(view: &View, out: Out<Attributes>) -> Answer {
     out.there()?;
-    let part = part(view)?;
+    let slices = placed(view)?.profile.slices;
     out.put(Attributes {
-        multiprocessors: multiprocessors(view, part)?,
+        multiprocessors: multiprocessors(view, slices)?,
         copy_engines: 0,
         decoders: 0,
         encoders: 0,
         jpeg: 0,
         ofa: 0,
-        gpu_slices: part.slices,
-        compute_slices: part.slices,
+        gpu_slices: slices,
+        compute_slices: slices,
         memory_mib: view.int(250)? as u64,
     })
-}
-
-fn place(part: &Part) -> Placement {
-    Placement { start: part.start, size: part.memory_slices }
 }
 
 entries! {
@@ -101,7 +101,7 @@ entries! {
     device nvmlDeviceIsMigDeviceHandle(out: Out<c_uint>) |view| out.put(view.instance.is_some().into());
     device nvmlDeviceGetGpuInstanceId(out: Out<c_uint>) |view| {
         out.there()?;
-        out.put(part(view)?.id)
+        out.put(placed(view)?.id)
     };
     device nvmlDeviceGetComputeInstanceId(out: Out<c_uint>) |view| {
         out.there()?;
@@ -134,7 +134,7 @@ entries! {
         count.there()?;
         let parts = view.board().parts.iter().enumerate();
         let handles: Vec<Handle> = parts
-            .filter(|(_, part)| profile_id(part) == Ok(profile))
+            .filter(|(_, part)| profile_id(&part.placed) == Ok(profile))
             .map(|(n, _)| gpu_instance_handle(view.moment, view.gpu, n))
             .collect();
         handles.iter().enumerate().try_for_each(|(n, handle)| out.there().and_then(|()| out.nth(n).put(*handle)))?;
@@ -143,22 +143,22 @@ entries! {
     device nvmlDeviceGetGpuInstanceById(id: c_uint, out: Out<Handle>) |view| {
         mig_capable(view)?;
         out.there()?;
-        let place = view.board().parts.iter().position(|part| part.id == id).ok_or(Code::NOT_FOUND)?;
+        let place = view.board().parts.iter().position(|part| part.placed.id == id).ok_or(Code::NOT_FOUND)?;
         out.put(gpu_instance_handle(view.moment, view.gpu, place))
     };
     gpu_instance nvmlGpuInstanceGetInfo(out: Out<GpuInstanceInfo>) |view| {
         out.there()?;
-        let part = part(view)?;
+        let placed = placed(view)?;
         out.put(GpuInstanceInfo {
             device: view.parent().handle(),
-            id: part.id,
-            profile_id: profile_id(part)?,
-            placement: place(part),
+            id: placed.id,
+            profile_id: profile_id(placed)?,
+            placement: Placement { start: placed.start, size: placed.profile.memory_slices },
         })
     };
     gpu_instance nvmlGpuInstanceGetComputeInstances(profile: c_uint, out: Out<Handle>, count: Out<c_uint>) |view| {
         count.there()?;
-        let found = compute_profile_id(part(view)?) == Ok(profile);
+        let found = compute_profile_id(placed(view)?) == Ok(profile);
         if found {
             out.put(compute_instance_handle(view.moment, view.gpu, view.instance.unwrap_or_default()))?;
         }
@@ -173,20 +173,20 @@ entries! {
     };
     compute_instance nvmlComputeInstanceGetInfo_v2(out: Out<ComputeInstanceInfo>) |view| {
         out.there()?;
-        let part = part(view)?;
+        let placed = placed(view)?;
         out.put(ComputeInstanceInfo {
             device: view.parent().handle(),
             gpu_instance: gpu_instance_handle(view.moment, view.gpu, view.instance.unwrap_or_default()),
             id: 0,
-            profile_id: compute_profile_id(part)?,
-            placement: Placement { start: 0, size: part.slices },
+            profile_id: compute_profile_id(placed)?,
+            placement: Placement { start: 0, size: placed.profile.slices },
         })
     };
 }
 
 /// Number of the compute profile of so many slices, as the driver lists it.
-fn compute_profile_id(part: &Part) -> Answer<c_uint> {
-    match part.slices {
+fn compute_profile_id(placed: &Placed) -> Answer<c_uint> {
+    match placed.profile.slices {
         slices @ 1..=4 => Ok(slices - 1),
         7 => Ok(4),
         _ => Err(Code::NOT_SUPPORTED),

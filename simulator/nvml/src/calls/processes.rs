@@ -24,7 +24,7 @@ fn running(view: &View) -> Answer<Vec<(Process, (c_uint, c_uint))>> {
     };
     let mut found = Vec::new();
     for part in parts {
-        let processes = nvml::processes(&view.machine.plan, &part.state()?);
+        let processes = nvml::processes(&view.machine.plan, part.device()?, view.moment.at);
         found.extend(processes.into_iter().map(|process| (process, part.instance_ids())));
     }
     Ok(found)
@@ -51,7 +51,9 @@ fn none(count: Out<c_uint>) -> Answer {
 
 /// What the processes of a whole GPU do now, unless the caller has seen it; the wall clock's time, which callers filter by.
 fn activity(view: &View, last_seen_us: u64) -> Answer<Vec<ProcessSample>> {
-    view.whole()?;
+    if view.instance.is_some() || view.board().whole.is_none() {
+        return Err(Code::NOT_SUPPORTED); // nobody tells of a cut GPU's utilization
+    }
     let at_us = view.moment.wall_ms as u64 * 1000;
     let running = running(view)?;
     if running.is_empty() || at_us <= last_seen_us {

@@ -53,7 +53,7 @@ fn bus_address(text: &str) -> Option<(u32, u32, u32)> {
 
 /// Bus address of a device: domain, bus and device.
 pub fn bus_of(view: &View) -> (u32, u32, u32) {
-    bus_address(&view.board().identity.pci_bus_id).unwrap_or_default()
+    bus_address(&view.board().pci_bus_id).unwrap_or_default()
 }
 
 fn by_bus(session: &Session, text: TextIn, device: Out<Handle>) -> Answer {

@@ -4,7 +4,7 @@ use std::{mem, ptr};
 
 use nvml_wrapper_sys::bindings::{self as sys, NvmlLib, nvmlDevice_t, nvmlEventSet_t, nvmlGpmSample_t};
 
-use crate::world::{World, is_client, small};
+use crate::world::{World, cut, is_client, small};
 
 const OK: u32 = 0;
 const UNINITIALIZED: u32 = 1;
@@ -171,6 +171,54 @@ fn versions_sizes_and_indices_are_checked() {
             assert_eq!(field.nvmlReturn, answer, "field {id} of {scope}");
         }
     });
+}
+
+#[test]
+fn instances_have_handles_of_three_kinds() {
+    if !is_client() {
+        return World::new(&cut(), "h100-0", 33, 0.0).seen_by("hostile::instances_have_handles_of_three_kinds");
+    }
+    let lib = open();
+    assert_eq!(call!(lib.nvmlInit_v2()), OK);
+    let device = gpu(&lib, 0);
+    let (mut found, mut count) = ([ptr::null_mut(); 7], 0);
+    // 3g.40gb is profile 9, 1g.10gb is 19, and there is no 4g.40gb, 5.
+    for (profile, number) in [(5, 0), (9, 1), (14, 1), (19, 2)] {
+        assert_eq!(call!(lib.nvmlDeviceGetGpuInstances(device, profile, found.as_mut_ptr(), &mut count)), OK);
+        assert_eq!(count, number, "profile {profile}");
+    }
+    assert_eq!(call!(lib.nvmlDeviceGetGpuInstances(device, 9, found.as_mut_ptr(), &mut count)), OK);
+    // SAFETY, here and below: plain numbers and pointers.
+    let mut info: sys::nvmlGpuInstanceInfo_t = unsafe { mem::zeroed() };
+    assert_eq!(call!(lib.nvmlGpuInstanceGetInfo(found[0], &mut info)), OK);
+    assert_eq!((info.device, info.profileId, info.placement.size), (device, 9, 4));
+    let mut same = ptr::null_mut();
+    assert_eq!((call!(lib.nvmlDeviceGetGpuInstanceById(device, info.id, &mut same)), same), (OK, found[0]));
+    assert_eq!(call!(lib.nvmlDeviceGetGpuInstanceById(device, 99, &mut same)), NOT_FOUND);
+    let mut compute = ptr::null_mut();
+    assert_eq!(call!(lib.nvmlGpuInstanceGetComputeInstanceById(found[0], 0, &mut compute)), OK);
+    assert_eq!(call!(lib.nvmlGpuInstanceGetComputeInstanceById(found[0], 1, &mut compute.clone())), NOT_FOUND);
+    let mut detail: sys::nvmlComputeInstanceInfo_t = unsafe { mem::zeroed() };
+    assert_eq!(call!(lib.nvmlComputeInstanceGetInfo_v2(compute, &mut detail)), OK);
+    assert_eq!((detail.device, detail.gpuInstance, detail.id, detail.placement.size), (device, found[0], 0, 3));
+    // A handle of one kind is none of another.
+    let mut number = 0;
+    assert_eq!(call!(lib.nvmlDeviceGetIndex(found[0].cast(), &mut number)), INVALID);
+    assert_eq!(call!(lib.nvmlGpuInstanceGetInfo(device.cast(), &mut info)), INVALID);
+    assert_eq!(call!(lib.nvmlComputeInstanceGetInfo_v2(found[0].cast(), &mut detail)), INVALID);
+    // Of a GPU that is not cut, and of an instance.
+    let whole = gpu(&lib, 2);
+    assert_eq!(call!(lib.nvmlDeviceGetGpuInstances(whole, 9, found.as_mut_ptr(), &mut count)), OK);
+    assert_eq!(count, 0);
+    assert_eq!(call!(lib.nvmlDeviceGetGpuInstanceId(whole, &mut number)), NOT_SUPPORTED);
+    let mut part = ptr::null_mut();
+    assert_eq!(call!(lib.nvmlDeviceGetMigDeviceHandleByIndex(device, 0, &mut part)), OK);
+    assert_eq!((call!(lib.nvmlDeviceIsMigDeviceHandle(part, &mut number)), number), (OK, 1));
+    assert_eq!((call!(lib.nvmlDeviceGetGpuInstanceId(part, &mut number)), number), (OK, info.id));
+    let mut parent = ptr::null_mut();
+    assert_eq!((call!(lib.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(part, &mut parent)), parent), (OK, device));
+    assert_eq!(call!(lib.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device, &mut parent)), INVALID);
+    assert_eq!(call!(lib.nvmlDeviceGetMigMode(part, &mut number, &mut count)), NOT_SUPPORTED);
 }
 
 #[test]

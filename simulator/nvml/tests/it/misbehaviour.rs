@@ -106,8 +106,8 @@ fn a_restarted_driver_is_away_and_begins_anew() {
     let counted = anew.total_energy_consumption().unwrap() as i64;
     let (plan, node) = setup.plan().unwrap();
     let restarted = setup.clock.origin.plus_ms(60_000);
-    let device = simulator::DeviceRef { node, gpu: 0 };
-    let by = |at| match sim::readings(&plan, device, at, Some(restarted)).get(156) {
+    let place = sim::Place { node, board: 0, device: Some(0) };
+    let by = |at| match sim::readings(&plan, place, at, Some(restarted)).get(156) {
         Some(exporter::Value::Int(mj)) => mj,
         other => panic!("{other:?}"),
     };

@@ -7,7 +7,7 @@ use schemas::Timestamp;
 use serde_json::Value as Json;
 use simulator::{DeviceRef, nvml};
 
-use crate::world::{World, json_lines, python, small, text, tree};
+use crate::world::{World, cut, json_lines, python, small, text, tree};
 
 fn rows_script() -> std::path::PathBuf {
     tree("tests/peers/nvml_rows.py")
@@ -18,41 +18,76 @@ const BY_OTHER_MEANS: [&str; 3] =
     ["DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", "DCGM_FI_DEV_VGPU_LICENSE_STATUS"];
 
 /// Everything that the page says and one reading gives is what nvidia-ml-py reads at the same instant, to the last printed
-/// digit; what it cannot read is not on the page.
+/// digit; what it cannot read is not on the page. But for `beyond`: names that the page has by other means than NVML.
+fn reads_what_the_page_says(world: &World, beyond: &dyn Fn(&str) -> bool) -> BTreeSet<String> {
+    let rows = json_lines(world.command(python()).arg(rows_script()).arg("rows").arg(tree("tests/data/nvml-map.csv")));
+    let read: BTreeMap<(&str, &str), &Json> =
+        rows.iter().map(|row| ((row["name"].as_str().unwrap(), row["uuid"].as_str().unwrap()), row)).collect();
+    let (mut compared, printed) = (BTreeSet::new(), world.lines());
+    for (name, uuid, value) in printed.iter().filter(|(name, ..)| !BY_OTHER_MEANS.contains(&name.as_str()) && !beyond(name)) {
+        let row = read.get(&(name, uuid)).unwrap_or_else(|| panic!("the map has no reading of {name} of {uuid}"));
+        let number = row["value"].as_f64().unwrap_or_else(|| panic!("{row} beside {value}"));
+        let number = if value.contains('.') { format!("{number:.6}") } else { format!("{number}") };
+        assert_eq!(&number, value, "{name} of {uuid} at {}", world.at());
+        compared.insert(name.clone());
+    }
+    let on_page: BTreeSet<(&str, &str)> = printed.iter().map(|(name, uuid, _)| (&**name, &**uuid)).collect();
+    for ((name, uuid), row) in read.iter().filter(|(_, row)| !row["error"].is_null()) {
+        assert_eq!(row["error"], 3, "{row}");
+        assert!(!on_page.contains(&(name, uuid)) || beyond(name), "{name} is on the page, and nvidia-ml-py cannot read it");
+    }
+    compared
+}
+
 #[test]
 fn nvidia_ml_py_reads_what_the_page_says() {
-    let python = python();
-    for (node, has_gpm) in [("h100-0", true), ("l4-0", false)] {
+    // DCGM reads profiling fields of boards before Hopper by another way.
+    let profiling = |name: &str| name.starts_with("DCGM_FI_PROF_");
+    for (node, beyond, names) in [("h100-0", &(|_: &str| false) as &dyn Fn(&str) -> bool, 28), ("l4-0", &profiling, 16)] {
         let mut compared: BTreeSet<String> = BTreeSet::new();
         for minute in [0, 33, 88] {
-            let world = World::new(&small(), node, minute, 0.0);
-            let rows = json_lines(world.command(&python).arg(rows_script()).arg("rows").arg(tree("tests/data/nvml-map.csv")));
-            let read: BTreeMap<(&str, &str), &Json> =
-                rows.iter().map(|row| ((row["name"].as_str().unwrap(), row["uuid"].as_str().unwrap()), row)).collect();
-            let printed = world.lines();
-            for (name, uuid, value) in &printed {
-                let profiling = name.starts_with("DCGM_FI_PROF_");
-                if BY_OTHER_MEANS.contains(&name.as_str()) || profiling && !has_gpm {
-                    continue;
-                }
-                let row = read.get(&(name, uuid)).unwrap_or_else(|| panic!("the map has no reading of {name}"));
-                let number = row["value"].as_f64().unwrap_or_else(|| panic!("{minute} min: {row} beside {value}"));
-                let number = if value.contains('.') { format!("{number:.6}") } else { format!("{number}") };
-                assert_eq!(&number, value, "{name} of {uuid} after {minute} min");
-                compared.insert(name.clone());
-            }
-            let on_page: BTreeSet<(&str, &str)> = printed.iter().map(|(name, uuid, _)| (&**name, &**uuid)).collect();
-            for ((name, uuid), row) in read.iter().filter(|(_, row)| !row["error"].is_null()) {
-                assert_eq!(row["error"], 3, "{row}");
-                assert!(
-                    !on_page.contains(&(name, uuid)) || name.starts_with("DCGM_FI_PROF_") && !has_gpm,
-                    "{name} is on the page, and nvidia-ml-py cannot read it"
-                );
-            }
+            compared.extend(reads_what_the_page_says(&World::new(&small(), node, minute, 0.0), beyond));
         }
-        let expected = if has_gpm { 28 } else { 16 };
-        assert!(compared.len() >= expected, "{}: {compared:?}", compared.len());
+        assert!(compared.len() >= names, "{}: {compared:?}", compared.len());
     }
+}
+
+/// Instances are devices: their memory and activity are their own, power, temperature and the like their GPU's.
+#[test]
+fn nvidia_ml_py_reads_what_the_page_says_of_instances() {
+    // Rows are not told of a GPU that is cut, and DCGM's page has them nevertheless.
+    let rows = |name: &str| name.contains("REMAP");
+    let mut compared: BTreeSet<String> = BTreeSet::new();
+    for minute in [33, 88] {
+        let world = World::new(&cut(), "h100-0", minute, 0.0);
+        compared.extend(reads_what_the_page_says(&world, &rows));
+    }
+    assert!(compared.len() >= 24, "{}: {compared:?}", compared.len());
+}
+
+#[test]
+fn nvitop_shows_instances_and_shared_gpus() {
+    let world = World::new(&cut(), "h100-0", 33, 0.0);
+    let output = world.command(python()).args(["-m", "nvitop", "-1"]).env("COLUMNS", "120").output().unwrap();
+    let shown = text(&output);
+    assert!(output.status.success() && shown.contains("Enabled"), "{shown}");
+    for (_, device) in world.places() {
+        if let Some(instance) = &device.instance {
+            assert!(shown.contains(&instance.placed.profile.name), "{}: {shown}", instance.placed.profile.name);
+        }
+    }
+    let world = World::new(&cut(), "l4-0", 60, 0.0);
+    let shown = text(&world.command(python()).args(["-m", "nvitop", "-1"]).env("COLUMNS", "120").output().unwrap());
+    let mut most = 0;
+    for (place, _) in world.places() {
+        let device = DeviceRef { node: place.node, gpu: place.device.unwrap() };
+        let processes = nvml::processes(&world.plan, device, world.at());
+        let used: i64 = processes.iter().map(|process| process.used_mib).sum();
+        assert_eq!(used, simulator::state(&world.plan, device, world.at()).unwrap().fb_used_mib);
+        assert!(processes.iter().all(|process| shown.contains(&process.pid.to_string())), "{processes:?}: {shown}");
+        most = most.max(processes.len());
+    }
+    assert!(most > 1, "some share a GPU");
 }
 
 #[test]
@@ -65,10 +100,9 @@ fn every_function_of_the_header_is_there() {
 
 /// What a driver counts by then, millijoules.
 fn energy(world: &World, uuid: &str, at: Timestamp) -> i64 {
-    let devices = 0..world.plan.nodes()[world.node].devices.len();
-    let mut devices = devices.map(|gpu| DeviceRef { node: world.node, gpu });
-    let device = devices.find(|device| world.plan.device(*device).identity.uuid == uuid).unwrap();
-    match nvml::readings(&world.plan, device, at, None).get(156) {
+    let places = world.places();
+    let (place, _) = places.iter().find(|(_, device)| device.identity.uuid == uuid).unwrap();
+    match nvml::readings(&world.plan, *place, at, None).get(156) {
         Some(Value::Int(mj)) => mj,
         other => panic!("{other:?}"),
     }
@@ -148,7 +182,7 @@ fn nvitop_shows_the_node() {
     let processes: Vec<nvml::Process> = (0..4)
         .flat_map(|gpu| {
             let device = DeviceRef { node: world.node, gpu };
-            nvml::processes(&world.plan, &simulator::state(&world.plan, device, world.at()))
+            nvml::processes(&world.plan, device, world.at())
         })
         .collect();
     assert!(!processes.is_empty());

@@ -10,7 +10,8 @@ use exporter::{Collectors, Page, Renderer, Style};
 use schemas::Timestamp;
 use simulator::{
     FleetSpec, Plan,
-    nvml::{self, Setup, WallClock},
+    nvml::{self, Place, Setup, WallClock},
+    plan::DevicePlan,
     state,
 };
 
@@ -33,6 +34,24 @@ pub fn small() -> String {
     let clean = spec.replace("blanks: 0.003", "blanks: 0").replace("out_of_range: 0.002", "out_of_range: 0");
     assert_ne!(spec, clean);
     clean
+}
+
+/// The small fleet with GPUs that are cut, and GPUs that are shared.
+pub fn cut() -> String {
+    let spec = small();
+    let cut = spec.replacen(
+        "gpus_per_node: 4",
+        "gpus_per_node: 4\n        mig: [[3g.40gb, 2g.20gb, 1g.10gb, 1g.10gb], [7g.80gb], [], []]",
+        1,
+    );
+    let shared = cut.replacen("gpus_per_node: 2", "gpus_per_node: 2\n        replicas: 4", 1);
+    let asked = shared.replacen(
+        "notebook: 1 }",
+        "notebook: 1 }\n    resources: { notebook: nvidia.com/mig-1g.10gb, batch: nvidia.com/mig-2g.20gb }",
+        1,
+    );
+    assert!(cut != spec && shared != cut && asked != shared);
+    asked
 }
 
 fn wall_ms() -> i64 {
@@ -81,6 +100,12 @@ impl World {
         command
     }
 
+    /// Its devices, instances apart, and where they are in the plan.
+    pub fn places(&self) -> Vec<(Place, &DevicePlan)> {
+        let devices = self.plan.nodes()[self.node].devices.iter().enumerate();
+        devices.map(|(n, device)| (Place { node: self.node, board: device.board, device: Some(n) }, device)).collect()
+    }
+
     /// Fleet time of a stopped clock.
     pub fn at(&self) -> Timestamp {
         self.setup.clock.origin
@@ -94,15 +119,22 @@ impl World {
         String::from_utf8(out).unwrap()
     }
 
-    /// Lines of the page as (name, UUID, value as printed).
+    /// Lines of the page as (name, UUID of the device, value as printed); an instance has its own UUID, as NVML gives it.
     pub fn lines(&self) -> Vec<(String, String, String)> {
         let page = self.page();
         let lines = page.lines().filter(|line| !line.starts_with('#'));
         let parsed = lines.map(|line| {
             let (name, rest) = line.split_once('{').unwrap();
             let (labels, value) = rest.rsplit_once("} ").unwrap();
-            let uuid = labels.split_once("UUID=\"").unwrap().1.split_once('"').unwrap().0;
-            (name.to_owned(), uuid.to_owned(), value.to_owned())
+            let label = |name: &str| Some(labels.split_once(&format!("{name}=\""))?.1.split_once('"').unwrap().0);
+            let (uuid, id) = (label("UUID").unwrap(), label("GPU_I_ID"));
+            let is = |device: &&DevicePlan| {
+                let instance = device.identity.instance.as_ref().map(|instance| instance.id.to_string());
+                device.identity.uuid == uuid && instance.as_deref() == id
+            };
+            let device = self.plan.nodes()[self.node].devices.iter().find(is).unwrap();
+            let own = device.instance.as_ref().map_or(uuid, |instance| &instance.uuid);
+            (name.to_owned(), own.to_owned(), value.to_owned())
         });
         parsed.collect()
     }

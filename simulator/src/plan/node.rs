@@ -1,0 +1,209 @@
+//! One node of a plan: its boards, what they are cut into, and the work that pods lay on them.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+};
+
+use exporter::{Identity, Instance};
+use schemas::HOUR_MS;
+
+use super::{BoardPlan, DRIVER_VERSION, DevicePlan, Held, InstancePlan, NodePlan, Offer, Plan, Slot, Track};
+use crate::{
+    accelerator, fault,
+    mig::{self, Placed},
+    seed::Seed,
+    spec::{FleetSpec, NodePool},
+    timeline::{Build, Carried},
+};
+
+/// Node `i` of `pool`, with nobody on it.
+pub(super) fn node(spec: &FleetSpec, seed: Seed, cluster: &str, pool: &NodePool, i: u32) -> NodePlan {
+    let name: Arc<str> = format!("{}-{i}", pool.name).into();
+    let accelerator = accelerator::by_product(&pool.product).expect("a checked spec names known products");
+    let mut node = NodePlan {
+        boards: Vec::new(),
+        devices: Vec::new(),
+        replicas: pool.replicas,
+        mig_ids: pool.mig_ids,
+        offers: Vec::new(),
+        cluster: cluster.into(),
+        accelerator,
+        region: pool.region.clone(),
+        zone: pool.zone.clone(),
+        provider: pool.provider.clone(),
+        purchase_option: pool.purchase_option.clone(),
+        pods: Vec::new(),
+        spells: fault::spells(spec, seed, &name),
+        key: seed.key(&format!("node/{cluster}/{name}")),
+        name,
+    };
+    for gpu in 0..pool.gpus_per_node {
+        let path = format!("device/{cluster}/{}/{gpu}", node.name);
+        let board = board(spec, seed, &node, &path, gpu);
+        let layout = pool.layout(gpu);
+        if layout.is_empty() {
+            node.devices.push(device(pool, &board, node.boards.len(), None));
+        } else {
+            for placed in mig::place(accelerator, layout).expect("a checked spec has layouts that can be placed") {
+                let uuid = format!("MIG-{}", seed.uuid(&format!("{path}/{}", placed.id)));
+                let memory_mib = placed.profile.memory_mib(accelerator.memory_mib);
+                let instance = InstancePlan { placed, uuid, memory_mib };
+                node.devices.push(device(pool, &board, node.boards.len(), Some(instance)));
+            }
+        }
+        node.boards.push(BoardPlan { devices: board.devices.start..node.devices.len(), ..board });
+    }
+    node.offers = offers(pool, &node);
+    node
+}
+
+fn board(spec: &FleetSpec, seed: Seed, node: &NodePlan, path: &str, gpu: u32) -> BoardPlan {
+    let uuid = seed.uuid(path);
+    let known = node.accelerator.board().map(|board| board.expect("a checked spec names products that can be simulated"));
+    // Only NVIDIA's UUIDs are known to be called so; the others' are for the inventory alone (chosen).
+    let uuid = if known.is_some() { format!("GPU-{uuid}") } else { format!("{}-{gpu}-{}", node.name, &uuid[..8]) };
+    let start = spec.start.ms();
+    let mut draw = seed.stream(path);
+    let (nominal_idle, tdp) = known.map_or((0, 0), |board| (board.idle_mw, board.tdp_mw));
+    let idle_mw = nominal_idle * draw.between(940, 1060) / 1000;
+    let ambient_mc = draw.between(25_000, 31_000);
+    // Up for days before the start: counters have a past.
+    let booted = start - draw.between(3_600, 2_000_000) * 1000;
+    BoardPlan {
+        index: gpu,
+        pci_bus_id: format!("00000000:{:02X}:00.0", 0x0F + 12 * gpu),
+        devices: node.devices.len()..node.devices.len(),
+        board: known,
+        idle_mw,
+        ambient_mc,
+        xids: if known.is_some() { fault::xids(spec, seed, &uuid) } else { Vec::new() },
+        resets: Vec::new(),
+        booted,
+        energy_uj: (start - booted) * draw.between(idle_mw, (tdp / 2).max(idle_mw)),
+        key: seed.key(path),
+        uuid,
+    }
+}
+
+fn device(pool: &NodePool, board: &BoardPlan, at: usize, instance: Option<InstancePlan>) -> DevicePlan {
+    let placed = instance.as_ref().map(|instance| &instance.placed);
+    let weight = placed.map_or((1, 1), |placed| (placed.profile.slices, mig::SLICES));
+    let key = board.key ^ placed.map_or(0, |placed| u64::from(placed.id + 1) << 32);
+    let track = board.board.map(|constants| {
+        let build = Build {
+            board: constants,
+            idle_mw: board.idle_mw,
+            share: (weight.0.into(), weight.1.into()),
+            memory_mib: instance.as_ref().map_or(constants.memory_mib, |instance| instance.memory_mib),
+            instance: instance.is_some(),
+            replicas: pool.replicas.into(),
+            key,
+        };
+        Track { build, hours: Vec::new(), last: Mutex::new(None) }
+    });
+    let printed = |placed: &Placed| Instance { profile: placed.profile.name.clone(), id: placed.id };
+    DevicePlan {
+        identity: Arc::new(Identity {
+            gpu: board.index,
+            uuid: board.uuid.clone(),
+            pci_bus_id: board.pci_bus_id.clone(),
+            model: pool.product.clone(),
+            instance: placed.map(printed),
+            texts: vec![(1, DRIVER_VERSION.to_owned())],
+        }),
+        id: placed.map_or_else(|| board.uuid.clone(), |placed| format!("{}/{}", board.uuid, placed.id)),
+        board: at,
+        instance,
+        weight,
+        held: Vec::new(),
+        track,
+        key,
+    }
+}
+
+/// What the node's device plugin offers, by resource name: every slot once.
+fn offers(pool: &NodePool, node: &NodePlan) -> Vec<Offer> {
+    let mut offers: BTreeMap<String, Offer> = BTreeMap::new();
+    for (at, device) in node.devices.iter().enumerate() {
+        let (resource, unit) = match &device.instance {
+            Some(instance) => (instance.placed.profile.resource(), device.weight),
+            None => (pool.resource().unwrap_or_default().to_owned(), (1, pool.replicas)),
+        };
+        let named = || Offer { resource: resource.as_str().into(), unit, slots: Vec::new() };
+        let offer = offers.entry(resource.clone()).or_insert_with(named);
+        offer.slots.extend((0..pool.replicas).map(|replica| Slot { device: at, replica }));
+    }
+    offers.into_values().collect()
+}
+
+/// Enters every pod with the devices that it holds, lays out every hour once to know how the next begins, and puts the
+/// counter resets where a board is free.
+pub(super) fn work(node: &mut NodePlan, plan: &Plan) {
+    for &index in &node.pods {
+        let Some(binding) = &plan.pods[index].bound else { continue };
+        let mut ids: BTreeMap<usize, u32> = BTreeMap::new();
+        binding.slots().for_each(|slot| *ids.entry(slot.device).or_default() += 1);
+        for (device, ids) in ids {
+            let held = Held { pod: index, named: binding.named, until: binding.released, ids, since: 0 };
+            node.devices[device].held.push(held);
+        }
+    }
+    for device in &mut node.devices {
+        device.held.sort_by_key(|held| (held.named, held.pod));
+        // Where to begin to look for those who hold together: the first that is still there.
+        let mut since = 0;
+        for at in 0..device.held.len() {
+            let named = device.held[at].named;
+            while device.held[since].until <= named && since < at {
+                since += 1;
+            }
+            device.held[at].since = since as u32;
+        }
+        lay_hours(device, plan);
+    }
+    resets(node, plan);
+}
+
+/// Fills in how every hour of the device begins.
+fn lay_hours(device: &mut DevicePlan, plan: &Plan) {
+    let Some(mut track) = device.track.take() else { return };
+    let hours = plan.spec.hours as usize;
+    track.hours = Vec::with_capacity(hours + 1);
+    track.hours.push(Carried::default());
+    let mut first = 0;
+    for index in 0..hours {
+        let mut next = plan.lay(device, &track, index).carries();
+        let end = plan.start_ms() + (index as i64 + 1) * HOUR_MS;
+        while device.held.get(first).is_some_and(|held| held.until <= end) {
+            first += 1;
+        }
+        next.first = first as u32;
+        track.hours.push(next);
+    }
+    device.track = Some(track);
+}
+
+fn resets(node: &mut NodePlan, plan: &Plan) {
+    let end = plan.spec.end().ms();
+    for wanted in fault::reloads(&plan.spec, plan.seed, &node.name) {
+        for at in 0..node.boards.len() {
+            let devices = &node.devices[node.boards[at].devices.clone()];
+            let bound = |pod: usize, named: i64| plan.pods[pod].bound.as_ref().map_or(named, |b| b.bound);
+            let held = devices.iter().flat_map(|device| &device.held);
+            let mut busy: Vec<(i64, i64)> = held.map(|held| (bound(held.pod, held.named), held.until)).collect();
+            busy.sort_unstable();
+            let mut reset = wanted;
+            for (from, until) in busy {
+                if from <= reset && reset < until {
+                    reset = until;
+                }
+            }
+            let board = &node.boards[at];
+            if reset < end && board.board.is_some() && board.resets.last().is_none_or(|(last, _)| *last < reset) {
+                let energy = super::board_energy_uj(plan, board, devices, reset);
+                node.boards[at].resets.push((reset, energy));
+            }
+        }
+    }
+}
