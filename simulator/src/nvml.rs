@@ -465,10 +465,11 @@ impl Meter {
         let from = reset.max(restarted).unwrap_or(start).max(start);
         let meter = kept.filter(|meter| meter.from == from && meter.to <= at);
         let mut meter = meter.unwrap_or(Self { from, to: from, sum: Traffic::default() });
-        if meter.to < at {
-            let mut points = plan.breakpoints(device, meter.to, at);
-            points.push(at);
-            let mut walk = plan.walk(device);
+        let mut walk = plan.walk(device);
+        while meter.to < at {
+            let to = at.min(meter.to.plus_ms(schemas::DAY_MS)); // a day's breakpoints at a time
+            let mut points = plan.breakpoints(device, meter.to, to);
+            points.push(to);
             for two in points.windows(2) {
                 let Some(now) = walk.at(two[0]) else { break };
                 let ms = i128::from(two[1].ms() - two[0].ms());
@@ -477,9 +478,9 @@ impl Meter {
                 add(&mut meter.sum.pcie_rx, now.pcie_rx);
                 add(&mut meter.sum.nvlink, now.nvlink);
             }
-            meter.to = at;
-            *kept = Some(meter);
+            meter.to = to;
         }
+        *kept = Some(meter);
         meter.sum
     }
 }

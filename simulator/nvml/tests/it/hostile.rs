@@ -100,6 +100,34 @@ fn null_and_foreign_pointers_are_invalid_arguments() {
     });
 }
 
+/// Every function of the header with nothing but zeros, and with a GPU and zeros: null pointers, no room, index 0.
+#[test]
+fn every_function_survives_zeros() {
+    in_child("hostile::every_function_survives_zeros", |lib| {
+        type Any = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize, usize, usize) -> u32;
+        let call = |name: &str, first: usize| {
+            // SAFETY: every function takes at most eight arguments, all of them numbers or pointers, and all may be zero.
+            unsafe {
+                let function = *lib.__library.get::<Any>(name.as_bytes()).unwrap();
+                function(first, 0, 0, 0, 0, 0, 0, 0)
+            }
+        };
+        let own = ["nvmlInit", "nvmlShutdown", "nvmlErrorString"];
+        let names = || simulator::nvml::FUNCTIONS.lines().filter(|name| !own.iter().any(|own| name.starts_with(own)));
+        assert!(names().all(|name| call(name, 0) == UNINITIALIZED));
+        assert_eq!(call!(lib.nvmlInit_v2()), OK);
+        for first in [0, gpu(&lib, 0) as usize] {
+            for name in names() {
+                let answer = call(name, first);
+                assert!([INVALID, NOT_SUPPORTED, NOT_FOUND, WRONG_VERSION].contains(&answer), "{name} of {first:#x}: {answer}");
+            }
+        }
+        assert!(names().count() > 400);
+        let mut mw = 0;
+        assert_eq!(call!(lib.nvmlDeviceGetPowerUsage(gpu(&lib, 0), &mut mw)), OK, "and goes on");
+    });
+}
+
 #[test]
 fn versions_sizes_and_indices_are_checked() {
     in_child("hostile::versions_sizes_and_indices_are_checked", |lib| {
