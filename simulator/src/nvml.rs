@@ -467,7 +467,7 @@ impl Meter {
         let mut meter = meter.unwrap_or(Self { from, to: from, sum: Traffic::default() });
         let mut walk = plan.walk(device);
         while meter.to < at {
-            let to = at.min(meter.to.plus_ms(schemas::DAY_MS)); // a day's breakpoints at a time
+            let to = at.min(meter.to.plus_ms(24 * schemas::HOUR_MS)); // a day's breakpoints at a time
             let mut points = plan.breakpoints(device, meter.to, to);
             points.push(to);
             for two in points.windows(2) {
