@@ -1,7 +1,8 @@
-//! The command line: `serve`, `objects`, `backfill`, `truth`, `fidelity`, `check`.
+//! The command line: `serve`, `objects`, `backfill`, `truth`, `fidelity`, `nvml`, `check`.
 
 mod backfill;
 mod fidelity;
+mod nvml;
 mod objects;
 mod serve;
 
@@ -21,7 +22,8 @@ const EXAMPLES: &str = "Examples:
   strandline-sim check kwok-fleet/fleets/demo.yaml
   strandline-sim serve kwok-fleet/fleets/demo.yaml --listen 9500 --speed 60 --sockets /tmp/kubelets
   curl -s localhost:9500/nodes/h100-0/metrics | head
-  strandline-sim truth kwok-fleet/fleets/demo.yaml --what hours --format csv > truth.csv";
+  strandline-sim truth kwok-fleet/fleets/demo.yaml --what hours --format csv > truth.csv
+  strandline-sim nvml kwok-fleet/fleets/demo.yaml --node h100-0 --start 2026-03-02T09:00:00Z -- nvitop -1";
 
 /// One fleet from (spec, seed, time): metrics, kubelets, and the truth behind them.
 #[derive(Debug, Parser)]
@@ -67,6 +69,8 @@ enum Verb {
     /// Plan the fleet of a preset and say how far it is from what was measured.
     #[command(after_help = "Example:\n  strandline-sim fidelity --preset acme-seren")]
     Fidelity(fidelity::Fidelity),
+    /// Run a command on a node's GPUs: it loads a simulated libnvidia-ml.so.1.
+    Nvml(nvml::Nvml),
     /// Check a spec and say what its fleet comes to.
     #[command(after_help = "Example:\n  strandline-sim check fleet.yaml --format json")]
     Check {
@@ -166,6 +170,7 @@ impl Command {
                 Ok(out.flush()?)
             }
             Verb::Fidelity(fidelity) => tokio::task::block_in_place(|| fidelity.run()),
+            Verb::Nvml(nvml) => nvml.run(),
             Verb::Check { fleet, format } => {
                 let explained = explain::explain(&fleet.plan()?);
                 let mut out = io::stdout().lock();
@@ -179,6 +184,12 @@ impl Command {
     }
 }
 
+fn checked_speed(speed: f64) -> Result<(), Failure> {
+    let fits = (0.0..=simulator::nvml::MAX_SPEED).contains(&speed);
+    let said = || format!("--speed {speed} is not between 0 and {}", simulator::nvml::MAX_SPEED);
+    if fits { Ok(()) } else { Err(Failure { exit: 2, said: said() }) }
+}
+
 impl Fleet {
     fn plan(&self) -> Result<Plan, Failure> {
         self.plan_with(|_| {})
@@ -186,11 +197,18 @@ impl Fleet {
 
     /// The plan of the spec as `change` leaves it.
     fn plan_with(&self, change: impl FnOnce(&mut FleetSpec)) -> Result<Plan, Failure> {
+        self.plan_of(&self.text()?, change)
+    }
+
+    fn text(&self) -> Result<String, Failure> {
         let text =
             if self.spec == Path::new("-") { io::read_to_string(io::stdin()) } else { std::fs::read_to_string(&self.spec) };
+        text.map_err(|err| usage(format_args!("cannot read the fleet spec {}", self.spec.display()), &err))
+    }
+
+    fn plan_of(&self, text: &str, change: impl FnOnce(&mut FleetSpec)) -> Result<Plan, Failure> {
         let file = self.spec.display();
-        let text = text.map_err(|err| usage(format_args!("cannot read the fleet spec {file}"), &err))?;
-        let mut spec = FleetSpec::parse(&text).map_err(|err| usage(&file, &err))?;
+        let mut spec = FleetSpec::parse(text).map_err(|err| usage(&file, &err))?;
         change(&mut spec);
         let seed = self.seed.unwrap_or(spec.seed);
         Plan::new(spec, seed).map_err(|err| usage(&file, &err))

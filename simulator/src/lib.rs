@@ -11,10 +11,12 @@
 //! No wall clock inside: a plan is a pure function of (spec, seed), everything else of a plan and a time. One state is behind
 //! all faces, so they agree at every instant.
 //!
-//! Not built yet: gangs over several nodes, clock skew, the NVML library, replay of traces and the fidelity report.
+//! Not built yet: gangs over several nodes, clock skew, replay of traces. The library behind NVML's C interface is a crate of its
+//! own in `nvml/`; [`nvml`] is what it has in common with the command.
 //!
 //! Modules in reading order: [`spec`], [`seed`], [`accelerator`], [`mig`], `calendar`, [`shape`], `schedule`, [`fault`], `work`,
-//! `activity`, `timeline`, [`plan`], [`state`](mod@state), [`api`], [`truth`](mod@truth), [`clock`], [`serve`], [`podres`], [`explain`].
+//! `activity`, `timeline`, [`plan`], [`state`](mod@state), [`api`], [`truth`](mod@truth), [`clock`], [`serve`], [`podres`],
+//! [`nvml`], [`explain`].
 
 pub mod accelerator;
 mod activity;
@@ -27,6 +29,7 @@ pub mod explain;
 pub mod fault;
 pub mod fidelity;
 pub mod mig;
+pub mod nvml;
 pub mod objects;
 pub mod plan;
 pub mod podres;

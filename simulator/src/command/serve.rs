@@ -16,7 +16,7 @@ use simulator::{
 };
 use tokio::{net::TcpListener, sync::watch, task::JoinSet};
 
-use super::{Failure, Fleet, usage};
+use super::{Failure, Fleet, checked_speed, usage};
 
 #[derive(Debug, clap::Args)]
 pub struct Serve {
@@ -69,9 +69,7 @@ impl Serve {
             spec.exposition.pod_labels = self.pod_labels.unwrap_or(spec.exposition.pod_labels);
         })?;
         let plan = Arc::new(plan);
-        if !(0.0..=1e6).contains(&self.speed) {
-            return Err(Failure { exit: 2, said: format!("--speed {} is not between 0 and 1000000", self.speed) });
-        }
+        checked_speed(self.speed)?;
         let start = self.start.unwrap_or(plan.spec().start);
         if start < plan.window().from() || plan.window().to() <= start {
             let window = plan.window();

@@ -49,6 +49,11 @@ fn wrong_specs_and_windows_exit_2_with_the_reason() {
         (vec!["backfill", &small], "--lake"),
         (vec!["backfill", &small, "--frames", "-", "--to", "2027-01-01T00:00:00Z"], "take a window inside that"),
         (vec!["fidelity", "--preset", "mars"], "`mars` is no preset; there are acme-seren, philly, openb, genai-serving"),
+        (vec!["nvml", &small, "--node", "h100-1", "--", "true"], "no node is called `h100-1`; did you mean `h100-0`?"),
+        (vec!["nvml", &small, "--node", "h100-0", "--speed=1e9", "--", "true"], "--speed"),
+        (vec!["nvml", &small, "--node", "h100-0", "--library", "/no/such.so", "--", "true"], "--library /no/such.so"),
+        (vec!["nvml", &small, "--node", "h100-0", "--script", typo, "--", "true"], "unknown field `name`"),
+        (vec!["nvml", &small, "--node", "h100-0"], "<COMMAND>"),
         (vec!["dance"], "unrecognized subcommand"),
     ] {
         let said = sim(&arguments);
@@ -81,10 +86,64 @@ fn help_has_examples() {
         &["objects", "--help"],
         &["backfill", "--help"],
         &["fidelity", "--help"],
+        &["nvml", "--help"],
         &["truth", "--help"],
         &["check", "--help"],
     ] {
         let said = sim(arguments);
         assert!(said.status.success() && text(&said.stdout).contains("Example"), "{arguments:?}");
     }
+}
+
+/// `strandline-sim nvml` for the small fleet, with a file in the place of the library: what it does around a command.
+fn nvml(folder: &std::path::Path) -> Command {
+    let library = folder.join("library.so");
+    std::fs::write(&library, "").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_strandline-sim"));
+    command.args(["nvml", &small(), "--node", "h100-0", "--start", "2026-03-02T01:00:00Z", "--speed", "60", "--library"]);
+    command.arg(library).arg("--folder").arg(folder.join("laid")).env_remove("LD_LIBRARY_PATH");
+    command
+}
+
+#[test]
+fn nvml_becomes_the_command_and_its_exit_status() {
+    let folder = tempfile::tempdir().unwrap();
+    let show = "readlink $LD_LIBRARY_PATH/libnvidia-ml.so.1; echo $STRANDLINE_SIM_NODE $STRANDLINE_SIM_ORIGIN \
+                $STRANDLINE_SIM_SPEED ${STRANDLINE_SIM_SEED:-none}; cat $STRANDLINE_SIM_SPEC | wc -c; exit 7";
+    let said = nvml(folder.path()).args(["--", "sh", "-c", show]).output().unwrap();
+    assert_eq!(said.status.code(), Some(7), "{said:?}");
+    let bytes = std::fs::metadata(small()).unwrap().len();
+    let library = folder.path().canonicalize().unwrap().join("library.so");
+    let wanted = format!("{}\nh100-0 2026-03-02T01:00:00.000Z 60 none\n{bytes}\n", library.display());
+    assert_eq!(text(&said.stdout), wanted);
+
+    let said = nvml(folder.path()).args(["--", "no-such-command"]).output().unwrap();
+    assert_eq!(said.status.code(), Some(2));
+    assert!(text(&said.stderr).contains("cannot run `no-such-command`"), "{said:?}");
+}
+
+#[test]
+fn nvml_prints_its_variables_for_a_shell() {
+    let folder = tempfile::tempdir().unwrap();
+    let odd = folder.path().join("it's odd");
+    std::fs::create_dir(&odd).unwrap();
+    let printed = text(&nvml(&odd).args(["--seed", "9", "--print-env"]).output().unwrap().stdout);
+    let script =
+        format!("{printed}test -e \"$LD_LIBRARY_PATH/libnvidia-ml.so.1\" && echo $STRANDLINE_SIM_SEED $STRANDLINE_SIM_ORIGIN");
+    let said = Command::new("sh").args(["-c", &script]).output().unwrap();
+    assert_eq!(text(&said.stdout), "9 2026-03-02T01:00:00.000Z\n", "{printed}");
+}
+
+#[test]
+fn signals_reach_the_command() {
+    use std::io::{BufRead, BufReader};
+    let folder = tempfile::tempdir().unwrap();
+    let wait = "trap 'exit 3' TERM; echo ready; while :; do sleep 0.02; done";
+    let mut command = nvml(folder.path());
+    let mut child = command.args(["--", "sh", "-c", wait]).stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(3));
 }

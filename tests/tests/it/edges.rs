@@ -10,6 +10,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("web", &["schemas"]),
     ("exporter", &["schemas", "attribution", "web"]),
     ("simulator", &["schemas", "exporter", "attribution", "lake", "web"]),
+    ("nvml-sim", &["schemas", "exporter", "simulator"]),
     ("ingest", &["schemas", "attribution", "lake", "web"]),
     ("ledger", &["schemas"]),
     ("query", &["schemas", "ledger", "lake", "web"]),
