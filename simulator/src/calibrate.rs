@@ -147,6 +147,15 @@ pub(crate) fn board(preset: Preset, board: Board) -> Board {
     }
 }
 
+/// Draw of a board with nothing loaded, mW, where that was measured: one of the least, by `draw`.
+pub(crate) fn idle_mw(preset: Preset, draw: &mut Draw) -> Option<i64> {
+    match preset {
+        // The first percents are of boards that hardly read at all.
+        Preset::AcmeSeren => Some(preset.measured().at_rank("power", draw.between(20_000, FREE))),
+        Preset::Philly | Preset::Openb | Preset::GenaiServing => None,
+    }
+}
+
 /// Die and memory temperature at a draw.
 pub(crate) fn warmth(curve: Curve, power_mw: i64) -> (i64, i64) {
     let pick = |of: fn(&(i64, i64, i64)) -> (i64, i64)| {

@@ -1,8 +1,9 @@
-//! The command line: `serve`, `objects`, `backfill`, `truth`, `fidelity`, `check`.
+//! The command line: `serve`, `replay`, `objects`, `backfill`, `truth`, `fidelity`, `check`.
 
 mod backfill;
 mod fidelity;
 mod objects;
+mod replay;
 mod serve;
 
 use std::{
@@ -36,6 +37,9 @@ enum Verb {
     /// Serve every node's page, at /nodes/NAME/metrics or at a port of its own, and its kubelet's pod-resources socket.
     #[command(after_help = "Example:\n  strandline-sim serve fleet.yaml --listen 9500 --speed 60 --sockets /tmp/kubelets --file-sd nodes.json")]
     Serve(serve::Serve),
+    /// Serve recorded pages as they were, at their own times.
+    #[command(after_help = "Example:\n  strandline-sim replay recording/ --listen 9500 --speed 10")]
+    Replay(replay::Replay),
     /// Print the API server's objects: nodes, namespaces and pods as a Kubernetes List.
     #[command(after_help = "Example:\n  strandline-sim objects fleet.yaml --at 2026-03-02T06:00:00Z | kubectl apply -f -")]
     Objects(objects::Objects),
@@ -143,6 +147,7 @@ impl Command {
     pub async fn run(self) -> Result<(), Failure> {
         match self.verb {
             Verb::Serve(serve) => serve.run().await,
+            Verb::Replay(replay) => replay.run().await,
             Verb::Objects(objects) => objects.run(),
             Verb::Backfill(backfill) => tokio::task::block_in_place(|| backfill.run()),
             Verb::Truth { fleet, what, from, to, format } => {
@@ -188,6 +193,8 @@ impl Fleet {
         let text = text.map_err(|err| usage(format_args!("cannot read the fleet spec {file}"), &err))?;
         let mut spec = FleetSpec::parse(&text).map_err(|err| usage(&file, &err))?;
         change(&mut spec);
+        let folder = self.spec.parent().unwrap_or(Path::new(""));
+        spec.load(folder).map_err(|err| usage(&file, &err))?;
         let seed = self.seed.unwrap_or(spec.seed);
         Plan::new(spec, seed).map_err(|err| usage(&file, &err))
     }

@@ -31,6 +31,7 @@ pub mod objects;
 pub mod plan;
 pub mod podres;
 pub mod presets;
+pub mod replay;
 mod schedule;
 pub mod seed;
 pub mod serve;

@@ -23,7 +23,7 @@ use crate::{
     schedule,
     seed::Seed,
     shape::Shape,
-    spec::{FleetSpec, MigIds, SpecError},
+    spec::{FleetSpec, MigIds, Problem, SpecError},
     timeline::{Build, Carried, Hour, Integrals, Job},
     work::Work,
 };
@@ -277,6 +277,10 @@ impl Plan {
     /// Plans the fleet of `spec` with `seed`.
     pub fn new(spec: FleetSpec, seed: Seed) -> Result<Self, SpecError> {
         spec.check()?;
+        if (spec.replay.jobs.is_some() || spec.replay.requests.is_some()) && spec.replay.read.is_none() {
+            let message = "its files are not read yet; load the spec before it is planned".to_owned();
+            return Err(SpecError::Limits(vec![Problem { line: None, key: "replay".to_owned(), message }]));
+        }
         let mut nodes = Vec::new();
         for (cluster, pool) in spec.pools() {
             for i in 0..pool.count {

@@ -13,6 +13,7 @@ use crate::{
     accelerator, calibrate,
     plan::{Binding, NodePlan, Outcome, PodPlan, Slot},
     presets::Preset,
+    replay::Job,
     seed::{Draw, Seed},
     shape::{Habits, Shape},
     spec::{FleetSpec, SpellKind, Team},
@@ -31,6 +32,8 @@ struct Request {
     pod: PodPlan,
     work_ms: i64,
     waits: bool,
+    /// How it ends, where a trace says so.
+    outcome: Option<Outcome>,
 }
 
 enum Event {
@@ -60,8 +63,12 @@ pub(crate) fn pods(spec: &FleetSpec, seed: Seed, nodes: &[NodePlan]) -> Vec<PodP
     for (node, plan) in nodes.iter().enumerate() {
         (0..plan.offers.len()).for_each(|offer| day.count_free(node, offer, true));
     }
+    if let Some(jobs) = spec.replay.played() {
+        day.replay(spec, jobs);
+    }
+    let teams = if spec.replay.jobs.is_some() { &[][..] } else { &spec.teams };
     let weights: f64 = spec.teams.iter().map(|team| team.weight).sum();
-    for team in &spec.teams {
+    for team in teams {
         let gpus = spec.arrivals.load * spec.gpus() as f64 * team.weight / weights;
         day.arrivals(spec, team, gpus);
     }
@@ -188,13 +195,53 @@ impl Day<'_> {
         self.request(pod, work_ms);
     }
 
+    /// Asks for what a trace's jobs asked for: a pod for each node that a job needs, at its time, for as long as it was.
+    fn replay(&mut self, spec: &FleetSpec, jobs: &[Job]) {
+        let most = spec.pools().map(|(_, pool)| pool.gpus_per_node).max().unwrap_or(1);
+        let resource: Arc<str> = spec.teams.first().map_or("nvidia.com/gpu", |team| spec.resource(team, Shape::Batch)).into();
+        for job in jobs {
+            let created = spec.start.ms() + job.at_ms;
+            if created >= self.end {
+                break;
+            }
+            let shape = if job.serves { Shape::Inference } else { Shape::Training };
+            let habits = shape.habits();
+            let (mut left, mut rank) = (job.gpus, 0);
+            while left > 0 {
+                let gpus = left.min(most);
+                let pod = PodPlan {
+                    uid: String::new(),
+                    name: format!("{}-{rank}", job.name).into(),
+                    namespace: job.team.clone(),
+                    team: job.team.clone(),
+                    workload: format!("{}/{}", habits.controller, job.name).into(),
+                    queue: habits.queue,
+                    shape,
+                    resource: resource.clone(),
+                    gpus,
+                    products: Arc::new([]),
+                    created,
+                    withdrawn: None,
+                    bound: None,
+                    generation: 0,
+                    key: 0,
+                    attributes: OnceLock::new(),
+                };
+                let index = self.requests.len();
+                self.request(pod, job.duration_ms);
+                self.requests[index].outcome = Some(job.outcome);
+                (left, rank) = (left - gpus, rank + 1);
+            }
+        }
+    }
+
     fn request(&mut self, mut pod: PodPlan, work_ms: i64) {
         let path = pod.path();
         pod.uid = self.seed.uuid(&path);
         pod.key = self.seed.key(&path);
         let index = self.requests.len();
         self.at(pod.created, Event::Created(index));
-        self.requests.push(Request { pod, work_ms, waits: false });
+        self.requests.push(Request { pod, work_ms, waits: false, outcome: None });
     }
 
     fn handle(&mut self, now: i64, event: Event) {
@@ -204,7 +251,8 @@ impl Day<'_> {
                     self.requests[index].waits = true;
                     self.waiting.push(index);
                     let pod = &self.requests[index].pod;
-                    if let Some(patience) = self.habits(pod.shape).patience_s {
+                    let patience = self.habits(pod.shape).patience_s.filter(|_| self.requests[index].outcome.is_none());
+                    if let Some(patience) = patience {
                         let share_pm = self.seed.stream(&format!("{}/patience", pod.path())).between(500, 1500);
                         self.at(now + i64::from(patience) * share_pm, Event::GivesUp(index));
                     }
@@ -292,13 +340,13 @@ impl Day<'_> {
             devices: slots.iter().map(|slot| slot.device).collect(),
             replicas: if shared { slots.iter().map(|slot| slot.replica).collect() } else { Vec::new() },
             unit: self.nodes[node].offers[offer].unit,
-            ..life(&self.habits(request.pod.shape), request.work_ms, node, now, &mut draw)
+            ..life(&self.habits(request.pod.shape), request.work_ms, request.outcome, node, now, &mut draw)
         };
         // The scheduler learns of the end a little later than the kubelet has let go.
         let freed = binding.released + draw.between(150, 1200);
         let back = binding.ended + draw.between(2_000, 40_000);
         let comes_back = binding.started.is_some() && draw.chance(self.habits(request.pod.shape).returns_ppm);
-        if comes_back && back < self.end {
+        if comes_back && back < self.end && request.outcome.is_none() {
             let work_ms = self.habits(request.pod.shape).duration_ms(&mut draw);
             let generation = request.pod.generation + 1;
             let again = PodPlan { created: back, withdrawn: None, bound: None, generation, ..request.pod.clone() };
@@ -375,12 +423,14 @@ fn wants(pod: &PodPlan, product: &str) -> bool {
 }
 
 /// How a pod's life goes once it has its place at `now`.
-fn life(habits: &Habits, work_ms: i64, node: usize, now: i64, draw: &mut Draw) -> Binding {
+fn life(habits: &Habits, work_ms: i64, known: Option<Outcome>, node: usize, now: i64, draw: &mut Draw) -> Binding {
     let bound = now + draw.between(30, 400);
     let named = bound + draw.between(NAMING_MS.0, NAMING_MS.1);
     let pull = if draw.chance(60_000) { draw.between(60_000, 480_000) } else { draw.between(1_500, 15_000) };
     let started = named + pull;
-    let (started, terminating, ended, outcome) = if draw.chance(10_000) {
+    let (started, terminating, ended, outcome) = if let Some(outcome) = known {
+        (Some(started), None, started + work_ms, outcome)
+    } else if draw.chance(10_000) {
         // Deleted while its image was still being pulled.
         let asked = named + draw.between(1_000, pull);
         (None, Some(asked), asked + draw.between(500, 3_000), Outcome::Deleted)

@@ -20,6 +20,7 @@ use crate::{
     accelerator::{self, Vendor},
     mig,
     presets::Preset,
+    replay::{Replay, ReplayError},
     seed::Seed,
     shape::Shape,
 };
@@ -46,6 +47,9 @@ pub struct FleetSpec {
     /// How its pages look.
     #[serde(default)]
     pub exposition: Exposition,
+    /// What was recorded elsewhere and is played again; [`FleetSpec::load`] reads it.
+    #[serde(default)]
+    pub replay: Replay,
     /// A measured cluster: pods of every shape ask, last and load their GPUs as its pods did.
     #[serde(default)]
     pub calibration: Option<Preset>,
@@ -469,6 +473,11 @@ impl FleetSpec {
         let spec: Self = serde_yaml_ng::from_str(yaml).map_err(|err| refusal::explain(&err))?;
         spec.check().map_err(|err| err.with_lines(yaml))?;
         Ok(spec)
+    }
+
+    /// Reads the traces that the spec names, by paths beside `folder`. A spec that names any can be planned only then.
+    pub fn load(&mut self, folder: &std::path::Path) -> Result<(), ReplayError> {
+        self.replay.load(folder)
     }
 
     /// First instant after the fleet's planned time.

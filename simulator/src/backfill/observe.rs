@@ -5,7 +5,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     rc::Rc,
-    sync::Arc,
+    sync::{Arc, LazyLock},
 };
 
 use attribution::{
@@ -136,6 +136,20 @@ impl<'a> Listings<'a> {
     }
 }
 
+static COLLECTORS: LazyLock<Arc<Collectors>> = LazyLock::new(|| Arc::new(Collectors::built_in()));
+
+/// The catalogue by field id.
+static BY_FIELD: LazyLock<Vec<Option<&'static Field>>> = LazyLock::new(|| {
+    let mut by_field = Vec::new();
+    for (field, id) in catalogue::fields().iter().filter_map(|field| Some((field, usize::from(field.id?)))) {
+        if by_field.len() <= id {
+            by_field.resize(id + 1, None);
+        }
+        by_field[id] = Some(field);
+    }
+    by_field
+});
+
 /// One node as its agent sees it.
 pub(super) struct Observer<'a> {
     plan: &'a Plan,
@@ -146,7 +160,6 @@ pub(super) struct Observer<'a> {
     page: Page,
     /// One a device.
     walks: Vec<Walk<'a>>,
-    by_field: Vec<Option<&'static Field>>,
     /// What a round says beside its devices.
     pub head: ScrapeRound,
     /// The device that was read last.
@@ -159,22 +172,14 @@ impl<'a> Observer<'a> {
     pub fn new(plan: &'a Plan, node: usize, agents: &Agents) -> Self {
         let NodePlan { name, cluster, .. } = &plan.nodes()[node];
         let style = serve::style(plan);
-        let mut by_field: Vec<Option<&'static Field>> = Vec::new();
-        for (field, id) in catalogue::fields().iter().filter_map(|field| Some((field, usize::from(field.id?)))) {
-            if by_field.len() <= id {
-                by_field.resize(id + 1, None);
-            }
-            by_field[id] = Some(field);
-        }
         Self {
             plan,
             node,
             timeout_ms: agents.timeout_ms,
             printed_hostname: style.hostname != HostnameLabel::Absent,
-            renderer: Renderer::new(Arc::new(Collectors::built_in()), style),
+            renderer: Renderer::new(COLLECTORS.clone(), style),
             page: Page::new(),
             walks: (0..plan.nodes()[node].devices.len()).map(|gpu| plan.walk(DeviceRef { node, gpu })).collect(),
-            by_field,
             head: ScrapeRound {
                 cluster: cluster.to_string(),
                 node: name.to_string(),
@@ -260,7 +265,7 @@ impl<'a> Observer<'a> {
             sample.label_disagrees = pod.is_some_and(|(namespace, pod)| {
                 sample.holders.iter().all(|holder| holder.namespace != namespace || holder.pod != pod)
             });
-            read(sample, device.readings.as_slice(), &self.by_field);
+            read(sample, device.readings.as_slice());
             each(&self.head, sample);
         }
     }
@@ -301,7 +306,8 @@ fn hold(sample: &mut DeviceSample, listing: &Listing) {
 }
 
 /// What the parser makes of its readings.
-fn read(sample: &mut DeviceSample, printed: &[(u16, Printed)], by_field: &[Option<&'static Field>]) {
+fn read(sample: &mut DeviceSample, printed: &[(u16, Printed)]) {
+    let by_field = &*BY_FIELD;
     let on_instance = sample.instance_id.is_some();
     let readings = sample.readings.get_or_insert_default();
     *readings = Readings::default();

@@ -71,6 +71,7 @@ fn board(spec: &FleetSpec, seed: Seed, node: &NodePlan, path: &str, gpu: u32) ->
     let (nominal_idle, tdp) = known.map_or((0, 0), |board| (board.idle_mw, board.tdp_mw));
     let idle_mw = nominal_idle * draw.between(940, 1060) / 1000;
     let ambient_mc = draw.between(25_000, 31_000);
+    let idle_mw = spec.calibration.and_then(|preset| calibrate::idle_mw(preset, &mut draw)).unwrap_or(idle_mw);
     // What was measured has the inlet's temperature in it; boards differ by a little.
     let measured = known.is_some_and(|board| board.curve.is_some());
     let ambient_mc = if measured { (ambient_mc - 28_000) / 5 } else { ambient_mc };

@@ -9,6 +9,7 @@ mod fidelity;
 mod golden;
 mod objects;
 mod physics;
+mod replay;
 mod shapes;
 mod sites;
 mod truth;
