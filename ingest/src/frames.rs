@@ -138,7 +138,9 @@ pub enum FramesError {
         source: io::Error,
     },
     /// The file is damaged, cut, or no file of frames.
-    #[error("{path}: frame {frame}, at byte {byte}: {what}; was it written by `strandline-sim backfill --frames`, and to its end?")]
+    #[error(
+        "{path}: frame {frame}, at byte {byte}: {what}; was it written by `strandline-sim backfill --frames`, and to its end?"
+    )]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -398,8 +400,12 @@ mod tests {
     fn every_message_goes_to_its_topic_dated_now_and_a_file_can_be_gone_on_with() {
         let log = tempfile::tempdir().unwrap();
         let held = Allocation { state: Some(allocation::State::Holding(Holding { id: "h".into(), ..Default::default() })) };
-        let contents =
-            [frame::Content::Allocation(held), round(1), frame::Content::Node(Node { node: "n".into(), ..Default::default() }), round(2)];
+        let contents = [
+            frame::Content::Allocation(held),
+            round(1),
+            frame::Content::Node(Node { node: "n".into(), ..Default::default() }),
+            round(2),
+        ];
         let sent = send(&file(&contents), 0, log.path()).unwrap();
         assert_eq!((sent.frames, sent.rounds, sent.holdings, sent.nodes, sent.messages), (4, 2, 1, 1, 4));
         let sent = send(&file(&contents), 3, log.path()).unwrap();

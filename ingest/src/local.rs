@@ -9,8 +9,8 @@
 //! The kubelet hands out the API server's objects, so holdings go under the same source and the same ids. What it has not is left
 //! out: labels of namespaces, owners above a pod's own controller, and how many devices a claim has. Pure.
 
-use attribution::sightings::SNAPSHOT_EVERY_MS;
 use attribution::pods::{Book, Options, Receipt, asks_for_devices};
+use attribution::sightings::SNAPSHOT_EVERY_MS;
 use schemas::Timestamp;
 use schemas::proto::Holding;
 use serde::Deserialize;

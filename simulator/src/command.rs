@@ -35,7 +35,9 @@ pub struct Command {
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Serve every node's page, at /nodes/NAME/metrics or at a port of its own, and its kubelet's pod-resources socket.
-    #[command(after_help = "Example:\n  strandline-sim serve fleet.yaml --listen 9500 --speed 60 --sockets /tmp/kubelets --file-sd nodes.json")]
+    #[command(
+        after_help = "Example:\n  strandline-sim serve fleet.yaml --listen 9500 --speed 60 --sockets /tmp/kubelets --file-sd nodes.json"
+    )]
     Serve(serve::Serve),
     /// Serve recorded pages as they were, at their own times.
     #[command(after_help = "Example:\n  strandline-sim replay recording/ --listen 9500 --speed 10")]
@@ -44,7 +46,9 @@ enum Verb {
     #[command(after_help = "Example:\n  strandline-sim objects fleet.yaml --at 2026-03-02T06:00:00Z | kubectl apply -f -")]
     Objects(objects::Objects),
     /// Write the fleet's past: closed hours of a lake, or the messages that agents would have published.
-    #[command(after_help = "Examples:\n  strandline-sim backfill fleet.yaml --lake /tmp/lake\n  strandline-sim backfill fleet.yaml --frames fleet.frames && strandline-ingest publish fleet.frames --kafka broker-1:9092")]
+    #[command(
+        after_help = "Examples:\n  strandline-sim backfill fleet.yaml --lake /tmp/lake\n  strandline-sim backfill fleet.yaml --frames fleet.frames && strandline-ingest publish fleet.frames --kafka broker-1:9092"
+    )]
     Backfill(backfill::Backfill),
     /// Print what is true: hour rows, holdings with exact times, faults.
     #[command(after_help = "Example:\n  strandline-sim truth fleet.yaml --what faults --format json")]

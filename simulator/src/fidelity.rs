@@ -143,9 +143,25 @@ fn serving(plan: &Plan, measured: &Measured) -> Vec<Compared> {
     let difference = (zeros(&all) - share).abs();
     let (largest, at) = gap(measured.points("gpu_util"), all);
     vec![
-        row(preset, "gpu_util", Kind::Gap, (measured.points("gpu_util").len(), count), largest, at, "largest gap over the published quantiles"),
+        row(
+            preset,
+            "gpu_util",
+            Kind::Gap,
+            (measured.points("gpu_util").len(), count),
+            largest,
+            at,
+            "largest gap over the published quantiles",
+        ),
         row(preset, "zero_share", Kind::Difference, (1, count), difference, 0.0, "share of samples at 0"),
-        row(preset, "hour_mean", Kind::Difference, (24, count), worst.0, worst.1, "hourly mean utilization, the hour furthest off"),
+        row(
+            preset,
+            "hour_mean",
+            Kind::Difference,
+            (24, count),
+            worst.0,
+            worst.1,
+            "hourly mean utilization, the hour furthest off",
+        ),
     ]
 }
 

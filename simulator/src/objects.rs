@@ -76,7 +76,8 @@ fn namespace(plan: &Plan, name: &str) -> Value {
 fn node(plan: &Plan, index: usize, at: Timestamp) -> Option<Value> {
     let NodePlan { name, cluster, zone, provider, .. } = &plan.nodes()[index];
     let known = api::node_at(plan, index, at)?;
-    let mut labels: serde_json::Map<String, Value> = known.labels.iter().map(|(key, value)| (key.clone(), json!(value))).collect();
+    let mut labels: serde_json::Map<String, Value> =
+        known.labels.iter().map(|(key, value)| (key.clone(), json!(value))).collect();
     for (key, value) in
         [("kubernetes.io/hostname", &**name), ("strandline.io/provider", provider), ("strandline.io/cluster", cluster)]
     {

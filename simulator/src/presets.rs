@@ -81,7 +81,11 @@ impl FromStr for Preset {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let known = || Self::ALL.iter().map(|preset| preset.as_str()).collect::<Vec<_>>().join(", ");
-        Self::ALL.iter().copied().find(|preset| preset.as_str() == text).ok_or_else(|| format!("`{text}` is no preset; there are {}", known()))
+        Self::ALL
+            .iter()
+            .copied()
+            .find(|preset| preset.as_str() == text)
+            .ok_or_else(|| format!("`{text}` is no preset; there are {}", known()))
     }
 }
 
@@ -174,7 +178,10 @@ mod tests {
             }
             assert_eq!(preset.as_str().parse(), Ok(preset));
         }
-        assert_eq!("nobody".parse::<Preset>().unwrap_err(), "`nobody` is no preset; there are acme-seren, philly, openb, genai-serving");
+        assert_eq!(
+            "nobody".parse::<Preset>().unwrap_err(),
+            "`nobody` is no preset; there are acme-seren, philly, openb, genai-serving"
+        );
     }
 
     #[test]

@@ -181,14 +181,7 @@ impl Build {
         // The board's limit holds at every draw of the noise.
         let limit = (board.tdp_mw * 985 / 1000 - self.idle_mw) * num / den - power_step * NOISE;
         let power_mw = wanted.min(limit);
-        Level {
-            activity,
-            power_mw,
-            power_step,
-            fb_used_mib,
-            capped: wanted > limit,
-            target: board.heat(self.idle_mw, power_mw),
-        }
+        Level { activity, power_mw, power_step, fb_used_mib, capped: wanted > limit, target: board.heat(self.idle_mw, power_mw) }
     }
 }
 

@@ -134,9 +134,12 @@ fn a_page_is_measured_as_it_is_printed_however_its_devices_are_shared_out() {
     let mut renderer = Renderer::new(Arc::new(Collectors::built_in()), Style::default());
     let fill = |page: &mut Page, gpu: usize, held: bool, round: i64| {
         let readings = page.device(&identities[gpu], held.then_some(&pod));
-        for (field, value) in
-            [(150, Value::Int(-round)), (155, Value::Float(9.9999995 * round as f64)), (230, Value::Int(79)), (1002, Value::Float(0.5e-6))]
-        {
+        for (field, value) in [
+            (150, Value::Int(-round)),
+            (155, Value::Float(9.9999995 * round as f64)),
+            (230, Value::Int(79)),
+            (1002, Value::Float(0.5e-6)),
+        ] {
             readings.set(field, value);
         }
     };

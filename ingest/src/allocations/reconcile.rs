@@ -9,8 +9,8 @@
 //! natural: a kubelet names devices some time after the bind, and lists them some time after the end. Pure but for [`Tail`].
 
 use super::recall;
-use attribution::sightings;
 use crate::transport::{Topic, TransportError};
+use attribution::sightings;
 use schemas::Timestamp;
 use schemas::proto::{Allocation, Holding, Message, allocation};
 use schemas::status::HoldingSource;

@@ -1,11 +1,11 @@
 //! Rows of one table, column by column. A column that a row does not set is null in it, at no cost until the end.
 
+use super::Place;
+use crate::tables::{Table, Type};
 use arrow::array::{
     ArrayRef, BooleanBuilder, Float32Builder, Float64Builder, Int64Builder, RecordBatch, StringBuilder,
     TimestampMicrosecondBuilder,
 };
-use super::Place;
-use crate::tables::{Table, Type};
 use std::sync::Arc;
 
 /// Rows under construction.

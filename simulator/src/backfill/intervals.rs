@@ -25,8 +25,7 @@ pub(super) fn hour(
     known: Timestamp,
 ) -> Result<Vec<(&'static Table, RecordBatch)>, BackfillError> {
     let (from, to) = (hour.ms(), hour.plus_ms(HOUR_MS).ms());
-    let [mut allocations, mut demand, mut nodes] =
-        ["allocations", "demand", "nodes"].map(|table| Rows::new(tables::get(table)));
+    let [mut allocations, mut demand, mut nodes] = ["allocations", "demand", "nodes"].map(|table| Rows::new(tables::get(table)));
     let ours = |what: String| BackfillError::Row(what);
     for (index, pod) in plan.pods().iter().enumerate() {
         if pod.created >= to {
@@ -62,7 +61,8 @@ fn clip(rows: Rows, from: i64, to: i64) -> Result<RecordBatch, BackfillError> {
     let table = rows.table();
     let batch = rows.finish();
     let (from, to) = (Timestamp::from_ms(from).micros(), Timestamp::from_ms(to).micros());
-    let column = |name: &str| table.index(name).map(|index| batch.column(index).as_primitive::<TimestampMicrosecondType>().clone());
+    let column =
+        |name: &str| table.index(name).map(|index| batch.column(index).as_primitive::<TimestampMicrosecondType>().clone());
     let (Some(begins), Some(ends)) = (column("interval_from"), column("interval_to")) else { return Ok(batch) };
     let ends_at = |row: usize| if ends.is_valid(row) { ends.value(row).min(to) } else { to };
     let inside: Vec<(i64, i64)> = (0..batch.num_rows()).map(|row| (begins.value(row).max(from), ends_at(row))).collect();

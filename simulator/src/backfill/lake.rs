@@ -105,12 +105,7 @@ pub enum BackfillError {
 }
 
 /// Writes the hours of `options.window`, and moves the watermark. Hours that are there are replaced. `done` hears of every hour.
-pub fn backfill(
-    plan: &Plan,
-    lake: &Lake,
-    options: &Options,
-    done: &(dyn Fn(Written) + Sync),
-) -> Result<Written, BackfillError> {
+pub fn backfill(plan: &Plan, lake: &Lake, options: &Options, done: &(dyn Fn(Written) + Sync)) -> Result<Written, BackfillError> {
     let (window, whole) = (options.window, plan.window());
     let full = window.from() == window.from().hour() && window.to() == window.to().hour();
     if whole.clip(window) != Some(window) || !full {

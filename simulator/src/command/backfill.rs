@@ -50,7 +50,11 @@ impl Backfill {
         let window = Window::new(self.from.unwrap_or(whole.from()), self.to.unwrap_or(whole.to()));
         let window = window.map_err(|err| usage("--from and --to", &err))?;
         if whole.clip(window) != Some(window) {
-            let said = format!("--from and --to: the fleet is planned from {} to {}; take a window inside that", whole.from(), whole.to());
+            let said = format!(
+                "--from and --to: the fleet is planned from {} to {}; take a window inside that",
+                whole.from(),
+                whole.to()
+            );
             return Err(Failure { exit: 2, said });
         }
         let agents = Agents { base: self.scraped_from.clone(), ..Agents::default() };

@@ -190,7 +190,11 @@ impl Lines {
     /// Hands over every line; what `each` says of one becomes the error.
     fn each(mut self, mut each: impl FnMut(&[&str]) -> Result<(), String>) -> Result<(), ReplayError> {
         let mut record = csv::StringRecord::new();
-        while self.reader.read_record(&mut record).map_err(|err| ReplayError::Read { key: self.key, path: self.path.clone(), err })? {
+        while self.reader.read_record(&mut record).map_err(|err| ReplayError::Read {
+            key: self.key,
+            path: self.path.clone(),
+            err,
+        })? {
             let cells: Vec<&str> = self.columns.iter().map(|column| record.get(*column).unwrap_or_default().trim()).collect();
             let line = record.position().map_or(0, csv::Position::line);
             each(&cells).map_err(|what| ReplayError::Line { key: self.key, path: self.path.clone(), line, what })?;

@@ -33,7 +33,9 @@ fn requests(path: &Path) -> Result<BTreeMap<i64, i64>, ReplayError> {
     Lines::open(KEY, path, &["TIMESTAMP"])?.each(|cells| {
         let cell = cells.first().copied().unwrap_or_default();
         // As written there: a blank between date and time, no zone.
-        let at: Timestamp = format!("{}Z", cell.replacen(' ', "T", 1)).parse().map_err(|_| format!("TIMESTAMP `{}` is no time", cell.escape_debug()))?;
+        let at: Timestamp = format!("{}Z", cell.replacen(' ', "T", 1))
+            .parse()
+            .map_err(|_| format!("TIMESTAMP `{}` is no time", cell.escape_debug()))?;
         *minutes.entry(at.ms().div_euclid(LOAD_STEP_MS)).or_default() += 1;
         Ok(())
     })?;
@@ -45,11 +47,16 @@ fn rates(path: &Path) -> Result<BTreeMap<i64, i64>, ReplayError> {
     Lines::open(KEY, path, &["window_start_s", "rate_per_s"])?.each(|cells| {
         let &[start, rate] = cells else { return Err("is cut short".to_owned()) };
         let start = super::number("window_start_s", start, 0, MOST_STEPS * 60)?;
-        let rate: f64 = rate.parse().ok().filter(|rate| (0.0..1e9).contains(rate)).ok_or_else(|| format!("rate_per_s `{}` is no rate", rate.escape_debug()))?;
+        let rate: f64 = rate
+            .parse()
+            .ok()
+            .filter(|rate| (0.0..1e9).contains(rate))
+            .ok_or_else(|| format!("rate_per_s `{}` is no rate", rate.escape_debug()))?;
         // All clients together.
         *windows.entry(start.div_euclid(WINDOW_S)).or_default() += (rate * 1000.0).round() as i64;
         Ok(())
     })?;
-    let of_window = |(window, rate): (i64, i64)| (window * WINDOW_S / 60..(window + 1) * WINDOW_S / 60).map(move |minute| (minute, rate));
+    let of_window =
+        |(window, rate): (i64, i64)| (window * WINDOW_S / 60..(window + 1) * WINDOW_S / 60).map(move |minute| (minute, rate));
     Ok(windows.into_iter().flat_map(of_window).collect())
 }

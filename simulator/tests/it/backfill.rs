@@ -165,7 +165,10 @@ fn samples_are_the_states_with_their_holders_and_misprints_are_no_readings() {
             None => assert_eq!(util[row], state.util_pct),
             Some(faults) => {
                 misprints += 1;
-                assert!(faults.contains(":sentinel") || faults.contains(":out_of_range") || faults.contains("clipped"), "{faults}");
+                assert!(
+                    faults.contains(":sentinel") || faults.contains(":out_of_range") || faults.contains("clipped"),
+                    "{faults}"
+                );
             }
         }
     }
@@ -197,7 +200,8 @@ fn messages_come_late_and_twice_as_the_truth_lists_them_and_make_the_same_rows()
     assert!(messages.windows(2).all(|two| two[0].delivered_ms <= two[1].delivered_ms), "in order of delivery");
     let mut times: BTreeMap<(String, i64), Vec<i64>> = BTreeMap::new();
     let (mut first, mut samples) = (BTreeSet::new(), Rows::new(tables::get("gpu_samples")));
-    let [mut extra, mut rejects, mut scrapes] = ["extra_samples", "rejects", "scrapes"].map(|table| Rows::new(tables::get(table)));
+    let [mut extra, mut rejects, mut scrapes] =
+        ["extra_samples", "rejects", "scrapes"].map(|table| Rows::new(tables::get(table)));
     for message in &messages {
         let Some(frame::Content::Round(round)) = &message.content else { continue };
         let ScrapeRound { node, at_ms, .. } = round;

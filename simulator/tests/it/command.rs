@@ -39,7 +39,10 @@ fn wrong_specs_and_windows_exit_2_with_the_reason() {
         (vec!["truth", &small, "--to", "2026-03-03T00:00:00Z"], "the fleet is planned from"),
         (vec!["serve", &small, "--speed=-1"], "--speed"),
         (vec!["serve", &small, "--listen", "nowhere"], "no address to listen on"),
-        (vec!["serve", &small, "--start", "2026-03-01T00:00:00Z"], "--start 2026-03-01T00:00:00.000Z is outside the fleet's time"),
+        (
+            vec!["serve", &small, "--start", "2026-03-01T00:00:00Z"],
+            "--start 2026-03-01T00:00:00.000Z is outside the fleet's time",
+        ),
         (vec!["serve", &small, "--listen", "0", "--port-per-node", "65535"], "would end above 65535; begin lower"),
         (vec!["objects", &small, "--at", "2027-01-01T00:00:00Z"], "is outside the fleet's time"),
         (vec!["objects", &small, "--cluster", "moon"], "--cluster moon: the fleet has no such cluster, only lab"),
@@ -72,7 +75,15 @@ fn truth_prints_rows_in_three_forms() {
 
 #[test]
 fn help_has_examples() {
-    for arguments in [&["--help"][..], &["serve", "--help"], &["objects", "--help"], &["backfill", "--help"], &["fidelity", "--help"], &["truth", "--help"], &["check", "--help"]] {
+    for arguments in [
+        &["--help"][..],
+        &["serve", "--help"],
+        &["objects", "--help"],
+        &["backfill", "--help"],
+        &["fidelity", "--help"],
+        &["truth", "--help"],
+        &["check", "--help"],
+    ] {
         let said = sim(arguments);
         assert!(said.status.success() && text(&said.stdout).contains("Example"), "{arguments:?}");
     }

@@ -1,6 +1,9 @@
 //! Calibrated fleets are near what they are calibrated by.
 
-use simulator::{fidelity::{LIMIT, fidelity}, presets::Preset};
+use simulator::{
+    fidelity::{LIMIT, fidelity},
+    presets::Preset,
+};
 
 /// Quantities of a preset that are not near, and are said to be not.
 fn far(preset: Preset) -> Vec<&'static str> {

@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use attribution::pods::{Book, Nodes, Options, Receipt};
 use schemas::{Timestamp, proto::Holding};
 use serde_json::Value;
-use simulator::{Plan, api_changes, api_facts, objects::{self, Kind}};
+use simulator::{
+    Plan, api_changes, api_facts,
+    objects::{self, Kind},
+};
 
 use crate::fleet;
 

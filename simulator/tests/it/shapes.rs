@@ -76,7 +76,17 @@ fn features(readings: &BTreeMap<u16, Vec<f64>>) -> [f64; FEATURES] {
     let (util, sm) = (&readings[&203], of(1002).max(1e-6));
     let spread = mean(&util.iter().map(|value| (value - of(203)).abs()).collect::<Vec<_>>());
     let idle = util.iter().filter(|value| **value == 0.0).count() as f64 / util.len() as f64;
-    [of(203) / 100.0, spread / 100.0, idle, of(1002), of(1004) / sm, of(1005) / sm, of(1007) / sm, of(1008) / sm, of(252) / of(250)]
+    [
+        of(203) / 100.0,
+        spread / 100.0,
+        idle,
+        of(1002),
+        of(1004) / sm,
+        of(1005) / sm,
+        of(1007) / sm,
+        of(1008) / sm,
+        of(252) / of(250),
+    ]
 }
 
 /// Centre of each shape's windows.
@@ -117,7 +127,11 @@ fn a_classifier_tells_the_shapes_apart_by_exported_metrics_alone() {
     // No shape hides behind the others' numbers.
     for shape in centres.keys() {
         let of = |guess: Option<&str>| -> usize {
-            confused.iter().filter(|((s, g), _)| s == shape && guess.is_none_or(|guess| guess == *g)).map(|(_, count)| count).sum()
+            confused
+                .iter()
+                .filter(|((s, g), _)| s == shape && guess.is_none_or(|guess| guess == *g))
+                .map(|(_, count)| count)
+                .sum()
         };
         assert!(of(Some(shape)) * 10 >= of(None) * 8, "{shape}: {confused:?}");
     }

@@ -35,7 +35,18 @@ fn a_file_of_targets_names_every_page_at_a_port_of_its_own() {
     let file = folder.path().join("nodes.json");
     let spec = format!("{}/../kwok-fleet/fleets/small.yaml", env!("CARGO_MANIFEST_DIR"));
     let mut command = Command::new(env!("CARGO_BIN_EXE_strandline-sim"));
-    command.args(["serve", &spec, "--listen", "0", "--port-per-node", "0", "--hostname-label", "classic", "--pod-labels", "false"]);
+    command.args([
+        "serve",
+        &spec,
+        "--listen",
+        "0",
+        "--port-per-node",
+        "0",
+        "--hostname-label",
+        "classic",
+        "--pod-labels",
+        "false",
+    ]);
     command.args(["--speed", "0", "--start", "2026-03-02T01:00:00Z", "--file-sd"]).arg(&file);
     let server = Server(command.stderr(Stdio::null()).spawn().unwrap());
     let began = Instant::now();

@@ -53,7 +53,8 @@ fn rows(folder: &Path, name: &'static str) -> RecordBatch {
     let all = concat_batches(&table.schema(), &batches).unwrap();
     let mask = |(column, array): (&tables::Column, &ArrayRef)| -> ArrayRef {
         // What a holding is known from is part of what is so; which page was asked is not.
-        let aside = ASIDE.contains(&column.name.as_str()) && (column.name != "source" || ["gpu_samples", "scrapes"].contains(&name));
+        let aside =
+            ASIDE.contains(&column.name.as_str()) && (column.name != "source" || ["gpu_samples", "scrapes"].contains(&name));
         if aside {
             return new_null_array(array.data_type(), array.len());
         }
@@ -79,7 +80,12 @@ fn alike(ours: &Path, theirs: &Path, tables: &[&'static str]) {
         for ((field, ours), theirs) in ours.schema().fields().iter().zip(ours.columns()).zip(theirs.columns()) {
             let differs = (0..ours.len()).find(|row| ours.slice(*row, 1) != theirs.slice(*row, 1));
             if let Some(row) = differs {
-                panic!("{table}.{} row {row}: {:?}, by the real path {:?}", field.name(), ours.slice(row, 1), theirs.slice(row, 1));
+                panic!(
+                    "{table}.{} row {row}: {:?}, by the real path {:?}",
+                    field.name(),
+                    ours.slice(row, 1),
+                    theirs.slice(row, 1)
+                );
             }
         }
     }
@@ -136,7 +142,8 @@ fn messages_that_come_late_and_twice_close_to_the_same_rows() {
     let lake = Lake::create(&real).unwrap();
     let log = Log::open(&dir, &[], local::Options::default()).unwrap();
     let topics = [SAMPLES, ALLOCATIONS, NODES].map(|name| log.topic(name).unwrap() as Arc<dyn Topic>);
-    let mut sink = Sink::open(lake.clone(), topics.to_vec(), sink::Options { cut_age_ms: HOUR_MS, ..Default::default() }).unwrap();
+    let mut sink =
+        Sink::open(lake.clone(), topics.to_vec(), sink::Options { cut_age_ms: HOUR_MS, ..Default::default() }).unwrap();
     sink.flush(plan.window().to()).unwrap();
     Closer::new(lake, close::Options::default()).close(plan.window().to(), plan.window().to()).unwrap();
     alike(&ours, &real, &["gpu_samples", "scrapes", "allocations", "nodes", "demand"]);
