@@ -11,8 +11,7 @@
 //! No wall clock inside: a plan is a pure function of (spec, seed), everything else of a plan and a time. One state is behind
 //! all faces, so they agree at every instant.
 //!
-//! Not built yet: gangs over several nodes, clock skew, late and repeated batches, the NVML library, backfill, replay of traces
-//! and the fidelity report.
+//! Not built yet: late and repeated batches, the NVML library, backfill, replay of traces and the fidelity report.
 //!
 //! Modules in reading order: [`spec`], [`seed`], [`accelerator`], [`mig`], `calendar`, [`shape`], `schedule`, [`fault`], `work`,
 //! `activity`, `timeline`, [`plan`], [`state`](mod@state), [`api`], [`truth`](mod@truth), [`clock`], [`serve`], [`podres`], [`explain`].
@@ -44,4 +43,4 @@ pub use plan::{DeviceRef, Plan};
 pub use seed::Seed;
 pub use spec::{FleetSpec, SpecError};
 pub use state::{BoardState, GpuState, NodeSource, Walk, board_state, state};
-pub use truth::{TruthError, truth, truth_holdings, truth_rows};
+pub use truth::{TruthError, truth, truth_holdings, truth_rows, truth_waste};
