@@ -6,6 +6,7 @@ mod devices;
 mod faces;
 mod life;
 mod physics;
+mod scale;
 mod truth;
 
 use std::sync::Arc;
