@@ -305,7 +305,8 @@ pub fn faults(plan: &Plan, window: Window) -> Vec<Fault> {
                 None => push(None, "exporter_down", spell.how.as_str().to_owned(), spell.from, spell.to),
             }
         }
-        for at in cells().filter(|_| node.has_telemetry()) {
+        let loses = node.has_telemetry() && plan.spec().faults.lost_scrapes.0 > 0;
+        for at in cells().take_while(|_| loses) {
             let down = node.spells.iter().any(|spell| spell.hides() && spell.holds(at));
             if !down && plan.no_page(n, Timestamp::from_ms(at)).is_some() {
                 push(None, "lost_scrape", NoPage::Refuse.as_str().to_owned(), at, at + interval);
@@ -327,7 +328,8 @@ pub fn faults(plan: &Plan, window: Window) -> Vec<Fault> {
             for (at, until) in stale_labels(plan, device).filter(|(at, until)| *at < to && from < *until) {
                 push(uuid, "stale_labels", String::new(), at, until);
             }
-            for at in cells() {
+            let misprints = plan.spec().faults.blanks.0 > 0 || plan.spec().faults.out_of_range.0 > 0;
+            for at in cells().take_while(|_| misprints) {
                 if let Some(misprint) = plan.misprint(device, at) {
                     let kind = if misprint.blank { "blank" } else { "out_of_range" };
                     push(uuid, kind, misprint.field.to_string(), at, at + interval);

@@ -467,6 +467,17 @@ impl NodePlan {
 }
 
 impl Binding {
+    /// The phase in which the pod ended; none of one that its owner deleted, or whose node died with it. A kubelet that has to
+    /// stop a pod reports it as failed before it goes.
+    pub fn phase(&self) -> Option<&'static str> {
+        match (self.outcome, self.why) {
+            (Outcome::Succeeded, _) => Some("Succeeded"),
+            (Outcome::Failed, _) => Some("Failed"),
+            (Outcome::Deleted, Some(why)) => (why != "node_lost").then_some("Failed"),
+            (Outcome::Deleted, None) => None,
+        }
+    }
+
     /// Its ids of devices.
     pub fn slots(&self) -> impl Iterator<Item = Slot> {
         let replica = |at: usize| self.replicas.get(at).copied().unwrap_or(0);

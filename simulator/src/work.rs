@@ -135,6 +135,15 @@ pub(crate) fn unsaved_since(work: &Work, at: i64) -> Option<i64> {
     (work.shape == Shape::Training && work.started < at).then(|| Training::of(work).saved(at).max(work.started))
 }
 
+/// The end of the last checkpoint that was whole at `at`: none of a shape that saves nothing, none before the first.
+pub(crate) fn last_checkpoint(work: &Work, at: i64) -> Option<i64> {
+    let saves = work.shape == Shape::Training && work.started < at;
+    saves
+        .then(|| (Training::of(work).begun, Training::of(work).saved(at)))
+        .filter(|(begun, saved)| saved > begun)
+        .map(|(_, saved)| saved)
+}
+
 fn training(work: &Work, phases: &mut Phases, draw: &mut Draw) {
     let Training { sm, tensor, dram, memory_pm, nvlink_pm, begun, period, save, hangs, waits_pm } = Training::of(work);
     let load = Activity { memory_pm: memory_pm / 3, pcie_rx: 4_200_000, ..Activity::new(8, 15_000, 2_000, 20_000, 300) };
@@ -350,6 +359,7 @@ mod tests {
                 assert_eq!(unsaved_since(&work, two[1]), Some(two[1]));
             }
             assert_eq!(unsaved_since(&work, saved[0] - 1), Some(Training::of(&work).begun));
+            assert_eq!((last_checkpoint(&work, saved[0] - 1), last_checkpoint(&work, saved[0])), (None, Some(saved[0])));
         }
         assert_eq!(unsaved_since(&work(Shape::Batch, 1), HOUR), None);
     }

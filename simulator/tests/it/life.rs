@@ -172,6 +172,18 @@ fn lost_work_is_what_was_done_since_the_last_checkpoint() {
     assert!(waste.iter().any(|lost| lost.since.ms() > by_uid[&*lost.pod_uid].bound.as_ref().unwrap().started.unwrap() + 600_000));
     let failed = |pod: &PodPlan| pod.shape == Shape::Training && pod.bound.as_ref().is_some_and(|b| b.why == Some("xid"));
     assert!(waste.iter().any(|lost| failed(by_uid[&*lost.pod_uid])), "an XID costs work");
+    // What the API server says of a pod that failed is what the truth says, in whole seconds.
+    let facts = api_facts(&plan, plan.window().to());
+    let of: BTreeMap<&str, &schemas::proto::Holding> = facts.holdings.iter().map(|h| (&*h.id, h)).collect();
+    let mut told = 0;
+    for lost in waste.iter().filter(|lost| lost.why != "node_lost" && by_uid[&*lost.pod_uid].shape == Shape::Training) {
+        let holding = of[&*lost.pod_uid];
+        if let Some(at) = holding.last_checkpoint_ms.filter(|_| holding.ended_ms.is_some()) {
+            assert_eq!((at, &*holding.terminal_phase), (lost.since.ms() / 1000 * 1000, "Failed"), "{lost:?}");
+            told += 1;
+        }
+    }
+    assert!(told > 5, "{told}");
 }
 
 #[test]
