@@ -71,6 +71,9 @@ enum Verb {
     /// Plan the fleet of a preset and say how far it is from what was measured.
     #[command(after_help = "Example:\n  strandline-sim fidelity --preset acme-seren")]
     Fidelity(fidelity::Fidelity),
+    /// Print the JSON Schema of fleet specs.
+    #[command(after_help = "Example:\n  strandline-sim schema > fleet.schema.json")]
+    Schema,
     /// Check a spec and say what its fleet comes to.
     #[command(after_help = "Example:\n  strandline-sim check fleet.yaml --format json")]
     Check {
@@ -99,6 +102,8 @@ enum What {
     Holdings,
     /// Everything that went wrong.
     Faults,
+    /// Work that was lost: done since the last checkpoint of pods that failed or had to go.
+    Waste,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -166,11 +171,13 @@ impl Command {
                         output::batch(&batch, format, &mut out)?;
                     }
                     What::Holdings => output::records(&simulator::truth_holdings(&plan, window), format, &mut out)?,
+                    What::Waste => output::records(&simulator::truth_waste(&plan, window), format, &mut out)?,
                     What::Faults => output::records(&simulator::faults(&plan, window), format, &mut out)?,
                 }
                 Ok(out.flush()?)
             }
             Verb::Fidelity(fidelity) => tokio::task::block_in_place(|| fidelity.run()),
+            Verb::Schema => Ok(writeln!(io::stdout().lock(), "{}", serde_json::to_string_pretty(&simulator::spec::schema())?)?),
             Verb::Check { fleet, format } => {
                 let explained = explain::explain(&fleet.plan()?);
                 let mut out = io::stdout().lock();

@@ -11,7 +11,6 @@
 //! No wall clock inside: a plan is a pure function of (spec, seed), everything else of a plan and a time. One state is behind
 //! all faces, so they agree at every instant.
 //!
-//! Not built yet: gangs over several nodes, clock skew, the NVML library, replay of traces and the fidelity report.
 //!
 //! Modules in reading order: [`spec`], [`seed`], [`accelerator`], [`mig`], `calendar`, [`shape`], `schedule`, [`fault`], `work`,
 //! `activity`, `timeline`, [`plan`], [`state`](mod@state), [`api`], [`truth`](mod@truth), [`clock`], [`serve`], [`podres`], [`explain`].
@@ -49,4 +48,4 @@ pub use plan::{DeviceRef, Plan};
 pub use seed::Seed;
 pub use spec::{FleetSpec, SpecError};
 pub use state::{BoardState, GpuState, NodeSource, Walk, board_state, state};
-pub use truth::{TruthError, truth, truth_holdings, truth_rows};
+pub use truth::{TruthError, truth, truth_holdings, truth_rows, truth_waste};

@@ -12,12 +12,13 @@ use std::{
     sync::Arc,
 };
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::{plan::Outcome, spec::Span};
 
 /// Traces that a fleet plays, by the files that hold them: paths beside the spec's own.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Replay {
     /// Jobs or pods, in place of what the teams would ask for.
@@ -30,7 +31,7 @@ pub struct Replay {
 }
 
 /// A trace of jobs.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Jobs {
     /// Whose form it has.
@@ -42,7 +43,7 @@ pub struct Jobs {
 }
 
 /// Forms of job traces.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum JobForm {
     /// `job_id,vc,start_unix,end_unix,duration_s,num_gpus`.
@@ -52,7 +53,7 @@ pub enum JobForm {
 }
 
 /// A trace of requests.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Requests {
     /// Whose form it has.
@@ -62,7 +63,7 @@ pub struct Requests {
 }
 
 /// Forms of request traces.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum RequestForm {
     /// `TIMESTAMP,ContextTokens,GeneratedTokens`, a line a request.
