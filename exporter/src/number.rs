@@ -41,6 +41,16 @@ pub fn six_decimals(value: f64, out: &mut Vec<u8>) {
     }
 }
 
+/// Bytes that [`six_decimals`] appends; none where that hangs on the digits themselves.
+pub fn six_decimals_len(value: f64) -> Option<usize> {
+    let scaled = value.abs() * 1e6;
+    let nearest = scaled.round();
+    // As there: near a tie, and where it is not finite, only printing tells.
+    let plain = nearest < 1e14 && (scaled - nearest).abs() < 0.48;
+    // Whole digits, the point and six more.
+    plain.then(|| usize::from(value.is_sign_negative()) + integer_len(nearest as i64 / 1_000_000) + 7)
+}
+
 const PAIRS: &[u8; 200] = b"00010203040506070809\
 10111213141516171819202122232425262728293031323334353637383940414243444546474849\
 50515253545556575859606162636465666768697071727374757677787980818283848586878889\
@@ -111,6 +121,7 @@ mod tests {
         #[test]
         fn every_float_is_printed_as_c_does(value in proptest::num::f64::NORMAL | proptest::num::f64::SUBNORMAL) {
             prop_assert_eq!(text(|out| six_decimals(value, out)), format!("{value:.6}"));
+            prop_assert!(six_decimals_len(value).is_none_or(|len| len == format!("{value:.6}").len()));
         }
 
         #[test]
@@ -118,6 +129,7 @@ mod tests {
             let tie = (units as f64 + 0.5) / 1e6;
             let value = f64::from_bits(tie.to_bits().wrapping_add_signed(steps));
             prop_assert_eq!(text(|out| six_decimals(value, out)), format!("{value:.6}"));
+            prop_assert!(six_decimals_len(value).is_none_or(|len| len == format!("{value:.6}").len()));
         }
 
         #[test]

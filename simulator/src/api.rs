@@ -13,6 +13,7 @@ use schemas::{
 use crate::{
     accelerator::Vendor,
     plan::{Binding, DRIVER_VERSION, NodePlan, Plan, PodPlan, api_second},
+    work,
 };
 
 /// Whole states, each list in order of observation.
@@ -141,6 +142,7 @@ impl Event {
 fn holding(plan: &Plan, pod: &PodPlan, binding: &Binding, event: &Event) -> Holding {
     let node = &plan.nodes()[binding.node];
     let ended_ms = event.so_far(binding.ended);
+    let work = pod.job(plan.horizon_ms()).map(|job| job.work);
     // What a MIG profile's name says; of a whole or shared GPU the node's replicas say it.
     let fraction = Some(binding.unit).filter(|_| pod.resource.contains("/mig-"));
     Holding {
@@ -165,6 +167,9 @@ fn holding(plan: &Plan, pod: &PodPlan, binding: &Binding, event: &Event) -> Hold
         terminating_from_ms: event.so_far(binding.terminating),
         end_reason: ended_ms.map_or(String::new(), |_| binding.outcome.end_reason().into()),
         ended_ms,
+        last_checkpoint_ms: work.and_then(|work| work::last_checkpoint(&work, event.at.min(work.until))).map(api_second),
+        terminal_phase: ended_ms.and_then(|_| binding.phase()).unwrap_or_default().into(),
+        shape: pod.shape.as_str().into(),
         ..Holding::default()
     }
 }

@@ -1,9 +1,11 @@
 //! The local hour and weekday of every hour of a fleet: what the load of a day and of a week hangs on.
 
+use std::sync::Arc;
+
 use jiff::{Timestamp, tz::TimeZone};
 use schemas::HOUR_MS;
 
-use crate::{presets::Preset, spec::FleetSpec};
+use crate::{presets::Preset, replay::Traces, spec::FleetSpec};
 
 /// Load by hour of the local day, permille of the peak.
 const DAY: [i64; 24] =
@@ -18,13 +20,15 @@ pub(crate) struct Calendar {
     hours: Vec<i64>,
     /// The preset that work is calibrated by.
     pub preset: Option<Preset>,
+    /// Whose load is played, in place of the day's and the week's.
+    traces: Option<Arc<Traces>>,
 }
 
 impl Calendar {
     /// The hours of `spec` and one more, in its time zone; UTC where there is no such zone.
     pub fn of(spec: &FleetSpec) -> Self {
         let zone = TimeZone::get(&spec.time_zone).unwrap_or(TimeZone::UTC);
-        Self { preset: spec.calibration, ..Self::in_zone(spec.start.ms(), spec.hours, &zone) }
+        Self { preset: spec.calibration, traces: spec.replay.read.clone(), ..Self::in_zone(spec.start.ms(), spec.hours, &zone) }
     }
 
     fn in_zone(start: i64, hours: u32, zone: &TimeZone) -> Self {
@@ -34,7 +38,7 @@ impl Calendar {
             let day = local.weekday().to_monday_zero_offset() as usize % 7;
             DAY[local.hour() as usize % 24] * WEEK[day] / 1000
         };
-        Self { start, hours: (0..=hours).map(load).collect(), preset: None }
+        Self { start, hours: (0..=hours).map(load).collect(), preset: None, traces: None }
     }
 
     /// A day in UTC from the epoch on.
@@ -43,8 +47,16 @@ impl Calendar {
         Self::in_zone(0, 24, &TimeZone::UTC)
     }
 
+    /// Mean load of the fleet's hours, permille of the peak.
+    pub fn mean_pm(&self) -> i64 {
+        self.hours.iter().sum::<i64>() / self.hours.len() as i64
+    }
+
     /// Load at `at`, permille of the peak; outside the fleet's time as in its first or last hour.
     pub fn load_pm(&self, at: i64) -> i64 {
+        if let Some(load) = self.traces.as_ref().and_then(|traces| traces.load_pm(at - self.start)) {
+            return load;
+        }
         let hour = (at - self.start).div_euclid(HOUR_MS).clamp(0, self.hours.len() as i64 - 1);
         self.hours[hour as usize]
     }

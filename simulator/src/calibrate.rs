@@ -16,6 +16,8 @@ use crate::{
 
 /// Share of Seren's GPUs that nobody holds, ppm: those that read 0 (chosen; the source does not say who held what).
 const FREE: i64 = 320_000;
+/// From which rank on their power is a board's that nothing is loaded on; below are boards that hardly read at all.
+const IDLE_FROM: i64 = 20_000;
 /// Limit of Seren's boards: they draw up to 558 W, so they are of the 500 W kind, not of the 400 W kind.
 const SEREN_LIMIT_MW: i64 = 500_000;
 
@@ -87,7 +89,8 @@ fn seren(rank: i64) -> Activity {
     // Thousandths of a percent to parts per million.
     let (sm, occupancy) = (at("sm_active") * 10, at("sm_occupancy") * 10);
     let memory_mib = at("fb_used") * 81_920 / 100_000;
-    let board = Load { idle_mw: 62_000, limit_mw: SEREN_LIMIT_MW };
+    // What a board in the middle of those draws that nothing is loaded on.
+    let board = Load { idle_mw: measured.at_rank("power", (IDLE_FROM + FREE) / 2), limit_mw: SEREN_LIMIT_MW };
     let (issue_pm, tensor, dram) = board.share_out(sm, at("power"));
     let level = Activity::new((at("gpu_util") + 500) / 1000, sm, tensor, dram, 30);
     Activity {
@@ -144,6 +147,14 @@ pub(crate) fn board(preset: Preset, board: Board) -> Board {
     match preset {
         Preset::AcmeSeren => Board { tdp_mw: SEREN_LIMIT_MW, curve: Some(&SEREN), ..board },
         Preset::Philly | Preset::Openb | Preset::GenaiServing => board,
+    }
+}
+
+/// Draw of a board with nothing loaded, mW, where that was measured: one of the least, by `draw`.
+pub(crate) fn idle_mw(preset: Preset, draw: &mut Draw) -> Option<i64> {
+    match preset {
+        Preset::AcmeSeren => Some(preset.measured().at_rank("power", draw.between(IDLE_FROM, FREE))),
+        Preset::Philly | Preset::Openb | Preset::GenaiServing => None,
     }
 }
 

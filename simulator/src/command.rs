@@ -1,9 +1,10 @@
-//! The command line: `serve`, `objects`, `backfill`, `truth`, `fidelity`, `nvml`, `check`.
+//! The command line: `serve`, `replay`, `objects`, `backfill`, `truth`, `fidelity`, `nvml`, `schema`, `check`.
 
 mod backfill;
 mod fidelity;
 mod nvml;
 mod objects;
+mod replay;
 mod serve;
 
 use std::{
@@ -40,6 +41,9 @@ enum Verb {
         after_help = "Example:\n  strandline-sim serve fleet.yaml --listen 9500 --speed 60 --sockets /tmp/kubelets --file-sd nodes.json"
     )]
     Serve(serve::Serve),
+    /// Serve recorded pages as they were, at their own times.
+    #[command(after_help = "Example:\n  strandline-sim replay recording/ --listen 9500 --speed 10")]
+    Replay(replay::Replay),
     /// Print the API server's objects: nodes, namespaces and pods as a Kubernetes List.
     #[command(after_help = "Example:\n  strandline-sim objects fleet.yaml --at 2026-03-02T06:00:00Z | kubectl apply -f -")]
     Objects(objects::Objects),
@@ -71,6 +75,9 @@ enum Verb {
     Fidelity(fidelity::Fidelity),
     /// Run a command on a node's GPUs: it loads a simulated libnvidia-ml.so.1.
     Nvml(nvml::Nvml),
+    /// Print the JSON Schema of fleet specs.
+    #[command(after_help = "Example:\n  strandline-sim schema > fleet.schema.json")]
+    Schema,
     /// Check a spec and say what its fleet comes to.
     #[command(after_help = "Example:\n  strandline-sim check fleet.yaml --format json")]
     Check {
@@ -99,6 +106,8 @@ enum What {
     Holdings,
     /// Everything that went wrong.
     Faults,
+    /// Work that was lost: done since the last checkpoint of pods that failed or had to go.
+    Waste,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -151,6 +160,7 @@ impl Command {
     pub async fn run(self) -> Result<(), Failure> {
         match self.verb {
             Verb::Serve(serve) => serve.run().await,
+            Verb::Replay(replay) => replay.run().await,
             Verb::Objects(objects) => objects.run(),
             Verb::Backfill(backfill) => tokio::task::block_in_place(|| backfill.run()),
             Verb::Truth { fleet, what, from, to, format } => {
@@ -165,12 +175,14 @@ impl Command {
                         output::batch(&batch, format, &mut out)?;
                     }
                     What::Holdings => output::records(&simulator::truth_holdings(&plan, window), format, &mut out)?,
+                    What::Waste => output::records(&simulator::truth_waste(&plan, window), format, &mut out)?,
                     What::Faults => output::records(&simulator::faults(&plan, window), format, &mut out)?,
                 }
                 Ok(out.flush()?)
             }
             Verb::Fidelity(fidelity) => tokio::task::block_in_place(|| fidelity.run()),
             Verb::Nvml(nvml) => nvml.run(),
+            Verb::Schema => Ok(writeln!(io::stdout().lock(), "{}", serde_json::to_string_pretty(&simulator::spec::schema())?)?),
             Verb::Check { fleet, format } => {
                 let explained = explain::explain(&fleet.plan()?);
                 let mut out = io::stdout().lock();
@@ -210,6 +222,8 @@ impl Fleet {
         let file = self.spec.display();
         let mut spec = FleetSpec::parse(text).map_err(|err| usage(&file, &err))?;
         change(&mut spec);
+        let folder = self.spec.parent().unwrap_or(Path::new(""));
+        spec.load(folder).map_err(|err| usage(&file, &err))?;
         let seed = self.seed.unwrap_or(spec.seed);
         Plan::new(spec, seed).map_err(|err| usage(&file, &err))
     }

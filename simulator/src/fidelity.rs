@@ -141,14 +141,14 @@ fn serving(plan: &Plan, measured: &Measured) -> Vec<Compared> {
         }
     }
     let difference = (zeros(&all) - share).abs();
-    let (gap, at) = distance(measured.points("gpu_util"), all.clone());
+    let (largest, at) = gap(measured.points("gpu_util"), all);
     vec![
         row(
             preset,
             "gpu_util",
             Kind::Gap,
             (measured.points("gpu_util").len(), count),
-            gap,
+            largest,
             at,
             "largest gap over the published quantiles",
         ),
@@ -187,6 +187,24 @@ fn distance(points: &[(i64, i64)], mut values: Values) -> (f64, f64) {
             }
         }
         at = last + 1;
+    }
+    largest
+}
+
+/// How far, at worst, a published quantile is from being one of `values`: the share of them below it and up to it should have its
+/// percentile between them; and that quantile.
+fn gap(points: &[(i64, i64)], mut values: Values) -> (f64, f64) {
+    values.sort_unstable();
+    let count = values.len().max(1) as f64;
+    let mut largest = (0.0, 0.0);
+    for &(place, value) in points {
+        let share = place as f64 / 100_000.0;
+        let upto = values.partition_point(|other| *other <= value) as f64 / count;
+        let below = values.partition_point(|other| *other < value) as f64 / count;
+        let apart = (below - share).max(share - upto);
+        if apart > largest.0 {
+            largest = (apart, value as f64 / 1000.0);
+        }
     }
     largest
 }
@@ -299,6 +317,10 @@ mod tests {
         let sampled = |zeros: usize| [vec![0; zeros], vec![100; 300 - zeros]].concat();
         assert!(distance(&points, sampled(100)).0 < 0.001);
         assert!((distance(&points, sampled(160)).0 - 0.2).abs() < 0.001);
+        // Of a few quantiles all that is known is that each lies between what is below it and what is up to it.
+        let quantiles = [(25_000, 0), (50_000, 100), (75_000, 100)];
+        assert!(gap(&quantiles, sampled(100)).0 < 0.001);
+        assert!((gap(&quantiles, sampled(180)).0 - 0.1).abs() < 0.001);
         let counts = [(1000, 100), (8000, 200)];
         assert!(distance(&cumulative(&counts), [vec![1000; 100], vec![8000; 200]].concat()).0 < 0.001);
     }

@@ -11,8 +11,7 @@
 //! No wall clock inside: a plan is a pure function of (spec, seed), everything else of a plan and a time. One state is behind
 //! all faces, so they agree at every instant.
 //!
-//! Not built yet: gangs over several nodes, clock skew, replay of traces. The library behind NVML's C interface is a crate of its
-//! own in `nvml/`; [`nvml`] is what it has in common with the command.
+//! The library behind NVML's C interface is a crate of its own in `nvml/`; [`nvml`] is what it has in common with the command.
 //!
 //! Modules in reading order: [`spec`], [`seed`], [`accelerator`], [`mig`], `calendar`, [`shape`], `schedule`, [`fault`], `work`,
 //! `activity`, `timeline`, [`plan`], [`state`](mod@state), [`api`], [`truth`](mod@truth), [`clock`], [`serve`], [`podres`],
@@ -34,6 +33,7 @@ pub mod objects;
 pub mod plan;
 pub mod podres;
 pub mod presets;
+pub mod replay;
 mod schedule;
 pub mod seed;
 pub mod serve;
@@ -51,4 +51,4 @@ pub use plan::{DeviceRef, Plan};
 pub use seed::Seed;
 pub use spec::{FleetSpec, SpecError};
 pub use state::{BoardState, GpuState, NodeSource, Walk, board_state, state};
-pub use truth::{TruthError, truth, truth_holdings, truth_rows};
+pub use truth::{TruthError, truth, truth_holdings, truth_rows, truth_waste};

@@ -85,7 +85,8 @@ fn node(plan: &Plan, index: usize, at: Timestamp) -> Option<Value> {
     }
     let spells = |reason: &str| known.unavailable.iter().filter(move |spell| spell.reason == reason).collect::<Vec<_>>();
     let open = |reason: &str| spells(reason).into_iter().find(|spell| spell.to_ms.is_none()).map(|spell| spell.from_ms);
-    let not_ready = open("not_ready");
+    // A node that is lost is one that its kubelet says nothing of.
+    let not_ready = [open("not_ready"), open("lost")].into_iter().flatten().min();
     let closed = [open("cordoned"), open("maintenance")].into_iter().flatten().min();
     let mut taints = Vec::new();
     if let Some(since) = closed {
@@ -97,7 +98,8 @@ fn node(plan: &Plan, index: usize, at: Timestamp) -> Option<Value> {
     if let Some(since) = not_ready {
         taints.push(json!({"key": "node.kubernetes.io/not-ready", "effect": "NoExecute", "timeAdded": second(since)}));
     }
-    let ready_since = spells("not_ready").iter().filter_map(|spell| spell.to_ms).max().unwrap_or(known.present_from_ms);
+    let over = |reason: &str| spells(reason).iter().filter_map(|spell| spell.to_ms).max();
+    let ready_since = over("not_ready").max(over("lost")).unwrap_or(known.present_from_ms);
     let mut resources = serde_json::Map::new();
     // Chosen: room for every pod that the GPUs can hold.
     for (key, quantity) in [("cpu", "192"), ("memory", "2Ti"), ("pods", "110"), ("ephemeral-storage", "4Ti")] {

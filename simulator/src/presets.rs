@@ -2,8 +2,9 @@
 //!
 //! Each table's head names its source and licence. Values are kept in thousandths of their unit, as whole numbers.
 
-use std::{collections::BTreeMap, fmt, str::FromStr, sync::LazyLock};
+use std::{borrow::Cow, collections::BTreeMap, fmt, str::FromStr, sync::LazyLock};
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer};
 
 /// A measured cluster.
@@ -86,6 +87,17 @@ impl FromStr for Preset {
             .copied()
             .find(|preset| preset.as_str() == text)
             .ok_or_else(|| format!("`{text}` is no preset; there are {}", known()))
+    }
+}
+
+impl JsonSchema for Preset {
+    fn schema_name() -> Cow<'static, str> {
+        "Preset".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let words: Vec<&str> = Self::ALL.iter().map(|preset| preset.as_str()).collect();
+        json_schema!({ "description": "A measured cluster.", "type": "string", "enum": words })
     }
 }
 

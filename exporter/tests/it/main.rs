@@ -124,3 +124,44 @@ async fn a_scrape_gets_the_page() {
         assert_eq!(body, text(Style::default()));
     }
 }
+
+#[test]
+fn a_page_is_measured_as_it_is_printed_however_its_devices_are_shared_out() {
+    use exporter::{Attributes, Collectors, Identity, Page, Renderer, Size, Style, Value};
+    use std::sync::Arc;
+    let identity = |gpu: u32| Arc::new(Identity { gpu, uuid: format!("GPU-{gpu}\"x"), model: "M".into(), ..Identity::default() });
+    let (identities, pod) = ([identity(0), identity(11)], Arc::new(Attributes::of_pod("n", "p", "c")));
+    let mut renderer = Renderer::new(Arc::new(Collectors::built_in()), Style::default());
+    let fill = |page: &mut Page, gpu: usize, held: bool, round: i64| {
+        let readings = page.device(&identities[gpu], held.then_some(&pod));
+        for (field, value) in [
+            (150, Value::Int(-round)),
+            (155, Value::Float(9.9999995 * round as f64)),
+            (230, Value::Int(79)),
+            (1002, Value::Float(0.5e-6)),
+        ] {
+            readings.set(field, value);
+        }
+    };
+    let (mut whole, mut one, mut text, mut size) = (Page::new(), Page::new(), Vec::new(), Size::default());
+    for round in [1_i64, 10, 1_000_000_007] {
+        for held in [false, true] {
+            whole.begin(Some("node".into()));
+            size.clear();
+            for gpu in [0, 1] {
+                fill(&mut whole, gpu, held, round);
+                one.begin(Some("node".into()));
+                fill(&mut one, gpu, held, round);
+                renderer.measure(&one, &mut size);
+            }
+            text.clear();
+            renderer.render(&whole, &mut text);
+            let lines = String::from_utf8(text.clone()).unwrap();
+            let series = lines.lines().filter(|line| !line.starts_with('#')).count();
+            assert_eq!((size.bytes, size.series), (text.len() as u64, series as u64), "{lines}");
+            size.clear();
+            renderer.measure(&whole, &mut size);
+            assert_eq!(size.bytes, text.len() as u64);
+        }
+    }
+}

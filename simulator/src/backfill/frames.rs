@@ -118,6 +118,7 @@ struct Node<'a> {
     observer: Observer<'a>,
     listings: Listings<'a>,
     walk: Walk<'a>,
+    node: usize,
     devices: usize,
 }
 
@@ -128,6 +129,7 @@ impl<'a> Node<'a> {
             observer: Observer::new(plan, node, agents),
             listings: Listings::new(plan, node),
             walk: Walk::new(plan, node),
+            node,
             devices: plan.nodes()[node].devices.len(),
         }
     }
@@ -151,12 +153,16 @@ impl<'a> Node<'a> {
         let mut size = Size::default();
         let mut samples: Vec<DeviceSample> = Vec::with_capacity(self.devices);
         if self.observer.begin(tick, &listing) {
-            for gpu in 0..self.devices {
-                self.observer.device(gpu, at, &Rc::clone(&listing), &mut size, |_, sample| samples.push(sample.clone()));
+            let mut lacks = BTreeSet::new();
+            for (gpu, device) in self.plan.nodes()[self.node].devices.iter().enumerate() {
+                let each = |_: &ScrapeRound, sample: &DeviceSample| samples.push(sample.clone());
+                if !self.observer.device(gpu, at, &Rc::clone(&listing), &mut size, each) && listing.holds(&device.id) {
+                    lacks.insert(device.id.clone());
+                }
             }
+            self.observer.page_of(&size, &lacks);
         }
         samples.sort_by(|a, b| gpu_and_instance(a).cmp(&gpu_and_instance(b)));
-        self.observer.page_of(&size);
         ScrapeRound { devices: samples, ..self.observer.head.clone() }
     }
 }

@@ -1,6 +1,7 @@
 //! A fleet's past into a lake: closed hours, side by side, and the watermark behind them.
 
 use std::{
+    collections::BTreeSet,
     path::PathBuf,
     rc::Rc,
     sync::{
@@ -14,6 +15,7 @@ use exporter::Size;
 use lake::{ClosedKey, Footer, Lake, LakeError, Watermark};
 use schemas::{
     HOUR_MS, Timestamp, Window,
+    proto::{DeviceSample, ScrapeRound},
     rows::{Rows, SampleColumns},
     tables::{self, Table},
 };
@@ -316,19 +318,26 @@ impl<'a> Samples<'a> {
         order.sort_unstable();
         let paged: Vec<bool> = ticks.clone().map(|tick| plan.no_page(node, at(plan, tick)).is_none()).collect();
         let rounds = || ticks.clone().zip(&listings).zip(&paged);
-        for (_, gpu) in order {
-            for (((tick, listing), paged), size) in rounds().zip(sizes.iter_mut()) {
+        let mut on_page = vec![0; paged.len()];
+        let mut lacks: Vec<BTreeSet<String>> = vec![BTreeSet::new(); paged.len()];
+        for (id, gpu) in order {
+            for (round, (((tick, listing), paged), size)) in rounds().zip(sizes.iter_mut()).enumerate() {
                 if *paged {
                     observer.stamp(tick);
-                    observer.device(gpu, at(plan, tick), listing, size, |head, sample| columns.device(head, sample, None, rows));
+                    let each = |head: &ScrapeRound, sample: &DeviceSample| columns.device(head, sample, None, rows);
+                    if observer.device(gpu, at(plan, tick), listing, size, each) {
+                        on_page[round] += 1;
+                    } else if listing.holds(&id) {
+                        lacks[round].insert(id.clone());
+                    }
                 }
             }
         }
-        for (((tick, listing), _), size) in rounds().zip(sizes.iter()) {
-            let page = observer.begin(tick, listing);
-            observer.page_of(size);
-            let on_page = if page { devices.len() } else { 0 };
-            SampleColumns::scrape(&observer.head, on_page, None, scrapes);
+        for (round, (((tick, listing), _), size)) in rounds().zip(sizes.iter()).enumerate() {
+            if observer.begin(tick, listing) {
+                observer.page_of(size, &lacks[round]);
+            }
+            SampleColumns::scrape(&observer.head, on_page[round], None, scrapes);
         }
     }
 

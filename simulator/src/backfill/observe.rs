@@ -5,7 +5,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     rc::Rc,
-    sync::Arc,
+    sync::{Arc, LazyLock},
 };
 
 use attribution::{
@@ -42,6 +42,13 @@ pub(super) struct Listing {
     reason: Option<JoinReason>,
 }
 
+impl Listing {
+    /// Whether anybody holds a device.
+    pub fn holds(&self, device: &str) -> bool {
+        self.holders.contains_key(device)
+    }
+}
+
 /// The kubelet's answers of one node; an answer is good until the next change.
 pub(super) struct Listings<'a> {
     plan: &'a Plan,
@@ -57,6 +64,8 @@ impl<'a> Listings<'a> {
     pub fn new(plan: &'a Plan, node: usize) -> Self {
         let NodePlan { devices, .. } = &plan.nodes()[node];
         let mut changes: Vec<i64> = devices.iter().flat_map(|d| &d.held).flat_map(|held| [held.named, held.until]).collect();
+        // What changes while a node is silent is heard of after it.
+        changes.extend(plan.nodes()[node].spells.iter().filter(|spell| spell.silent()).flat_map(|spell| [spell.from, spell.to]));
         changes.sort_unstable();
         changes.dedup();
         let mut gpus: BTreeMap<String, NodeGpu> = BTreeMap::new();
@@ -136,6 +145,21 @@ impl<'a> Listings<'a> {
     }
 }
 
+static COLLECTORS: LazyLock<Arc<Collectors>> = LazyLock::new(|| Arc::new(Collectors::built_in()));
+
+/// What a page prints, by field id.
+static BY_FIELD: LazyLock<Vec<Option<&'static Field>>> = LazyLock::new(|| {
+    let mut by_field = Vec::new();
+    let printed = COLLECTORS.families().iter().filter_map(|family| catalogue::by_id(family.field));
+    for (field, id) in printed.filter_map(|field| Some((field, usize::from(field.id?)))) {
+        if by_field.len() <= id {
+            by_field.resize(id + 1, None);
+        }
+        by_field[id] = Some(field);
+    }
+    by_field
+});
+
 /// One node as its agent sees it.
 pub(super) struct Observer<'a> {
     plan: &'a Plan,
@@ -146,7 +170,6 @@ pub(super) struct Observer<'a> {
     page: Page,
     /// One a device.
     walks: Vec<Walk<'a>>,
-    by_field: Vec<Option<&'static Field>>,
     /// What a round says beside its devices.
     pub head: ScrapeRound,
     /// The device that was read last.
@@ -159,22 +182,14 @@ impl<'a> Observer<'a> {
     pub fn new(plan: &'a Plan, node: usize, agents: &Agents) -> Self {
         let NodePlan { name, cluster, .. } = &plan.nodes()[node];
         let style = serve::style(plan);
-        let mut by_field: Vec<Option<&'static Field>> = Vec::new();
-        for (field, id) in catalogue::fields().iter().filter_map(|field| Some((field, usize::from(field.id?)))) {
-            if by_field.len() <= id {
-                by_field.resize(id + 1, None);
-            }
-            by_field[id] = Some(field);
-        }
         Self {
             plan,
             node,
             timeout_ms: agents.timeout_ms,
             printed_hostname: style.hostname != HostnameLabel::Absent,
-            renderer: Renderer::new(Arc::new(Collectors::built_in()), style),
+            renderer: Renderer::new(COLLECTORS.clone(), style),
             page: Page::new(),
             walks: (0..plan.nodes()[node].devices.len()).map(|gpu| plan.walk(DeviceRef { node, gpu })).collect(),
-            by_field,
             head: ScrapeRound {
                 cluster: cluster.to_string(),
                 node: name.to_string(),
@@ -200,8 +215,23 @@ impl<'a> Observer<'a> {
         let at = super::at(self.plan, tick);
         let head = &mut self.head;
         (head.duration_ms, head.body_bytes, head.series) = (0, 0, 0);
-        head.join_reason = listing.reason.map_or(String::new(), |reason| reason.as_str().to_owned());
-        head.unmatched_ids.clone_from(&listing.unmatched);
+        let silent = silent_since(&self.plan.nodes()[self.node], at);
+        let reason = match silent {
+            None => listing.reason,
+            // The last good answer stands in for a while.
+            Some(since) => {
+                let interval = self.plan.spec().scrape_interval.ms();
+                let last = (since - self.plan.start_ms() - 1).div_euclid(interval);
+                let bridged = last < 0 || at.ms() - super::at(self.plan, last).ms() <= HOLD_OVER_MS;
+                Some(if bridged { JoinReason::ListFailed } else { JoinReason::Expired })
+            }
+        };
+        head.join_reason = reason.map_or(String::new(), |reason| reason.as_str().to_owned());
+        if silent.is_some() {
+            head.unmatched_ids.clear();
+        } else {
+            head.unmatched_ids.clone_from(&listing.unmatched);
+        }
         let source = &head.source;
         let (status, error, duration_ms) = match self.plan.no_page(self.node, at) {
             None => (ScrapeStatus::Ok, String::new(), 0),
@@ -210,7 +240,7 @@ impl<'a> Observer<'a> {
                 (ScrapeStatus::Refused, why, 0)
             }
             Some(NoPage::Error) => (ScrapeStatus::Http5xx, format!("{source} answered 500"), 0),
-            Some(NoPage::Empty) => (ScrapeStatus::Empty, "the body has no samples; the exporter may be reloading".to_owned(), 0),
+            Some(NoPage::Empty) => (ScrapeStatus::Empty, NO_SAMPLES.to_owned(), 0),
             Some(NoPage::Hang) => {
                 let timeout = std::time::Duration::from_millis(self.timeout_ms.into());
                 let why = format!("no whole answer from {source} in {timeout:?}; check its exporter or raise `timeout`");
@@ -223,13 +253,20 @@ impl<'a> Observer<'a> {
         status == ScrapeStatus::Ok
     }
 
-    /// What the page came to.
-    pub fn page_of(&mut self, size: &Size) {
+    /// What the page came to, and which devices it lacks that are held. One without a sample is none.
+    pub fn page_of(&mut self, size: &Size, lacks: &BTreeSet<String>) {
+        if size.series == 0 && self.head.status == ScrapeStatus::Ok.as_str() {
+            self.head.status = ScrapeStatus::Empty.as_str().to_owned();
+            self.head.error = NO_SAMPLES.to_owned();
+        } else if !lacks.is_empty() && !self.silent() {
+            let ids: BTreeSet<String> = self.head.unmatched_ids.drain(..).chain(lacks.iter().cloned()).collect();
+            self.head.unmatched_ids = ids.into_iter().take(MAX_UNMATCHED).collect();
+        }
         self.head.body_bytes = size.bytes;
         self.head.series = u32::try_from(size.series).unwrap_or(u32::MAX);
     }
 
-    /// Reads device number `gpu` at `at`, and hands it over if the page has it. Instants of a device ascend.
+    /// Reads device number `gpu` at `at`, and hands it over if the page has it; false where it has not. Instants of a device ascend.
     pub fn device(
         &mut self,
         gpu: usize,
@@ -237,9 +274,9 @@ impl<'a> Observer<'a> {
         listing: &Rc<Listing>,
         size: &mut Size,
         mut each: impl FnMut(&ScrapeRound, &DeviceSample),
-    ) {
+    ) -> bool {
         let node = &self.plan.nodes()[self.node];
-        let Some(state) = self.walks[gpu].at(at) else { return };
+        let Some(state) = self.walks[gpu].at(at) else { return false };
         self.page.begin(Some(node.name.clone()));
         state::print(self.plan, node, gpu, &state, at, &mut self.page);
         self.renderer.measure(&self.page, size);
@@ -260,10 +297,26 @@ impl<'a> Observer<'a> {
             sample.label_disagrees = pod.is_some_and(|(namespace, pod)| {
                 sample.holders.iter().all(|holder| holder.namespace != namespace || holder.pod != pod)
             });
-            read(sample, device.readings.as_slice(), &self.by_field);
+            read(sample, device.readings.as_slice());
             each(&self.head, sample);
         }
+        true
     }
+
+    /// Whether the node answers nobody at the round of the head.
+    fn silent(&self) -> bool {
+        silent_since(&self.plan.nodes()[self.node], Timestamp::from_ms(self.head.at_ms)).is_some()
+    }
+}
+
+const NO_SAMPLES: &str = "the body has no samples; the exporter may be reloading";
+/// How long an agent's last good listing stands in for failed ones, and how many unmatched ids a round carries: its defaults.
+const HOLD_OVER_MS: i64 = 60_000;
+const MAX_UNMATCHED: usize = 256;
+
+/// Since when a node answers nobody, not even for its kubelet, if it does not at `at`.
+pub(super) fn silent_since(node: &NodePlan, at: Timestamp) -> Option<i64> {
+    node.spells.iter().filter(|spell| spell.silent() && spell.holds(at.ms())).map(|spell| spell.from).min()
 }
 
 /// What a page's labels say of a device.
@@ -301,7 +354,8 @@ fn hold(sample: &mut DeviceSample, listing: &Listing) {
 }
 
 /// What the parser makes of its readings.
-fn read(sample: &mut DeviceSample, printed: &[(u16, Printed)], by_field: &[Option<&'static Field>]) {
+fn read(sample: &mut DeviceSample, printed: &[(u16, Printed)]) {
+    let by_field = &*BY_FIELD;
     let on_instance = sample.instance_id.is_some();
     let readings = sample.readings.get_or_insert_default();
     *readings = Readings::default();

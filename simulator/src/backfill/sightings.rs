@@ -10,7 +10,11 @@ use std::{
 use attribution::sightings::{SNAPSHOT_EVERY_MS, Sightings};
 use schemas::{Timestamp, Window, proto::Holding};
 
-use super::{at, observe::Listings, ticks};
+use super::{
+    at,
+    observe::{Listings, silent_since},
+    ticks,
+};
 use crate::plan::Plan;
 
 /// The latest state of one sighting, small: a month of a large fleet has a million.
@@ -159,12 +163,17 @@ impl<'a> Walk<'a> {
     pub fn take(&mut self, tick: i64) -> Vec<Holding> {
         let interval = self.plan.spec().scrape_interval.ms();
         self.due.remove(&tick);
+        let at = at(self.plan, tick);
+        let node = &self.plan.nodes()[self.node];
+        if silent_since(node, at).is_some() {
+            // A failed call is no listing and changes nothing; what is due is due at the next round.
+            self.snapshot = self.snapshot.max(tick + 1);
+            return Vec::new();
+        }
         if tick >= self.snapshot {
             self.snapshot = tick + (SNAPSHOT_EVERY_MS + interval - 1) / interval;
         }
-        let at = at(self.plan, tick);
         let listing = self.listings.at(at);
-        let node = &self.plan.nodes()[self.node];
         self.sightings.listed(&node.cluster, &node.name, &listing.held, at)
     }
 }

@@ -1,0 +1,87 @@
+//! Traces of jobs and pods: who asked for how many GPUs, when, and held them for how long.
+
+use std::{path::Path, sync::Arc};
+
+use super::{Job, JobForm, Lines, ReplayError, number};
+use crate::plan::Outcome;
+
+const KEY: &str = "replay.jobs.file";
+const DAY_S: i64 = 86_400;
+/// Longest job, and latest time, that is believed: a hundred years.
+const MOST_S: i64 = 36_525 * DAY_S;
+
+/// The jobs of a trace from `from_ms` after the beginning of its first day on, in order of time.
+pub(super) fn read(form: JobForm, path: &Path, from_ms: i64) -> Result<Vec<Job>, ReplayError> {
+    let mut jobs = match form {
+        JobForm::PhillyJobs => philly(path)?,
+        JobForm::OpenbPods => openb(path)?,
+    };
+    let first = jobs.iter().map(|job| job.at_ms).min().unwrap_or(0);
+    // Days begin as they did there, so that the hours of the day stay.
+    let begin = first.div_euclid(DAY_S * 1000) * DAY_S * 1000 + from_ms;
+    jobs.retain(|job| job.at_ms >= begin);
+    jobs.iter_mut().for_each(|job| job.at_ms -= begin);
+    jobs.sort_by(|a, b| (a.at_ms, &a.name).cmp(&(b.at_ms, &b.name)));
+    if jobs.is_empty() {
+        let why = ": no job with GPUs after `from`";
+        return Err(ReplayError::Empty { key: KEY, path: path.to_owned(), why });
+    }
+    Ok(jobs)
+}
+
+/// A name as Kubernetes would have it.
+fn label(prefix: &str, text: &str) -> Arc<str> {
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    let name: String = prefix.chars().chain(text.chars().map(plain)).take(50).collect();
+    name.trim_end_matches('-').into()
+}
+
+fn philly(path: &Path) -> Result<Vec<Job>, ReplayError> {
+    let mut jobs = Vec::new();
+    Lines::open(KEY, path, &["job_id", "vc", "start_unix", "duration_s", "num_gpus"])?.each(|cells| {
+        let &[id, vc, start, duration, gpus] = cells else { return Err("is cut short".to_owned()) };
+        let gpus = number("num_gpus", gpus, 0, 10_000)?;
+        let (start, duration) = (number("start_unix", start, 0, MOST_S)?, number("duration_s", duration, 0, MOST_S)?);
+        if gpus > 0 && duration > 0 {
+            jobs.push(Job {
+                at_ms: start * 1000,
+                duration_ms: duration * 1000,
+                gpus: gpus as u32,
+                team: label("vc-", vc),
+                name: label("job-", id),
+                outcome: Outcome::Succeeded,
+                serves: false,
+            });
+        }
+        Ok(())
+    })?;
+    Ok(jobs)
+}
+
+/// Pods that were scheduled and have GPUs; one that has a part of a GPU holds a whole one here.
+fn openb(path: &Path) -> Result<Vec<Job>, ReplayError> {
+    let mut jobs = Vec::new();
+    let columns = ["name", "num_gpu", "qos", "pod_phase", "creation_time", "scheduled_time", "deletion_time"];
+    Lines::open(KEY, path, &columns)?.each(|cells| {
+        let &[name, gpus, qos, phase, created, scheduled, deleted] = cells else { return Err("is cut short".to_owned()) };
+        let gpus = number("num_gpu", gpus, 0, 10_000)?;
+        if gpus == 0 || scheduled.is_empty() || deleted.is_empty() {
+            return Ok(());
+        }
+        let at = number("creation_time", created, 0, MOST_S)?;
+        let (from, to) = (number("scheduled_time", scheduled, 0, MOST_S)?, number("deletion_time", deleted, 0, MOST_S)?);
+        if to > from {
+            jobs.push(Job {
+                at_ms: at * 1000,
+                duration_ms: (to - from) * 1000,
+                gpus: gpus as u32,
+                team: label("", qos),
+                name: label("", name),
+                outcome: if phase == "Failed" { Outcome::Failed } else { Outcome::Succeeded },
+                serves: qos == "LS",
+            });
+        }
+        Ok(())
+    })?;
+    Ok(jobs)
+}
