@@ -518,13 +518,15 @@ pub(crate) struct BoardSums {
 }
 
 impl BoardSums {
-    /// The sums at `at`: the idle board's, and what each device adds, with its weight.
-    pub fn of(plan: &Plan, board: &BoardPlan, at: i64, devices: impl Iterator<Item = ((u32, u32), Integrals)>) -> Self {
-        let mut sums = Self { energy_uj: board.idle_mw * (at - plan.start_ms()).max(0), capped_ms: 0 };
-        for ((num, den), integrals) in devices {
-            sums.energy_uj += integrals.energy_uj;
-            sums.capped_ms += integrals.capped_ms * i64::from(num) / i64::from(den);
-        }
-        sums
+    /// The idle board's sums at `at`.
+    pub fn idle(plan: &Plan, board: &BoardPlan, at: i64) -> Self {
+        Self { energy_uj: board.idle_mw * (at - plan.start_ms()).max(0), capped_ms: 0 }
+    }
+
+    /// Adds what a device of the board has added.
+    pub fn add(&mut self, device: &DevicePlan, integrals: &Integrals) {
+        let (num, den) = device.weight;
+        self.energy_uj += integrals.energy_uj;
+        self.capped_ms += integrals.capped_ms * i64::from(num) / i64::from(den);
     }
 }

@@ -193,13 +193,12 @@ impl<'a> BoardNow<'a> {
         if plan.lost.iter().any(|(off, back)| *off <= at && at < *back) {
             return None;
         }
-        let mut integrals = Vec::with_capacity(plan.devices.len());
+        let mut sums = BoardSums::idle(fleet, plan, at);
         for device in &node.devices[plan.devices.clone()] {
-            let hour = hour(device)?;
-            integrals.push((device.weight, hour.integrals(at)));
-            devices.push(hour.now(at));
+            let (now, integrals) = hour(device)?.read(at);
+            sums.add(device, &integrals);
+            devices.push(now);
         }
-        let sums = BoardSums::of(fleet, plan, at, integrals.into_iter());
         let mig = node.devices[plan.devices.start].instance.is_some();
         let state = board_now(plan, &board, &devices, sums, mig, at);
         Some(Self { at, plan, board, state, devices })

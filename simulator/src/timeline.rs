@@ -276,10 +276,21 @@ impl Hour {
         (into, if whole { seed::mix(self.key ^ segment.from as u64, cell as u64) } else { 0 })
     }
 
+    /// What the device does at `at`, and the integrals up to then; before the hour it is as at its beginning.
+    pub fn read(&self, at: i64) -> (Now, Integrals) {
+        let (index, segment) = self.at(at);
+        let (into, draw) = self.cell(index, segment, at);
+        (Self::now_in(segment, into, draw, at), self.integrals_in(segment, into, draw, at))
+    }
+
     /// What the device does at `at`; before the hour it is as at its beginning.
     pub fn now(&self, at: i64) -> Now {
         let (index, segment) = self.at(at);
         let (into, draw) = self.cell(index, segment, at);
+        Self::now_in(segment, into, draw, at)
+    }
+
+    fn now_in(segment: &Segment, into: i64, draw: u64, at: i64) -> Now {
         let (q, u) = noise(draw);
         let sign = if into < HALF_MS { 1 } else { -1 };
         let spice = seed::mix(draw, (into < HALF_MS) as u64);
@@ -289,8 +300,12 @@ impl Hour {
     /// Integrals from the start of the timeline to `at`.
     pub fn integrals(&self, at: i64) -> Integrals {
         let (index, segment) = self.at(at);
-        let since = (at - segment.from).max(0);
         let (into, draw) = self.cell(index, segment, at);
+        self.integrals_in(segment, into, draw, at)
+    }
+
+    fn integrals_in(&self, segment: &Segment, into: i64, draw: u64, at: i64) -> Integrals {
+        let since = (at - segment.from).max(0);
         let (q, u) = noise(draw);
         // Up to here the first half has added, the second taken away.
         let tilt = if into < HALF_MS { into } else { CELL_MS - into };

@@ -223,8 +223,10 @@ fn resets(node: &mut NodePlan, plan: &Plan) {
             }
             let board = &node.boards[at];
             if reset < end && board.board.is_some() && board.resets.last().is_none_or(|(last, _)| *last < reset) {
-                let integrals = devices.iter().filter_map(|device| Some((device.weight, plan.integrals(device, reset)?)));
-                let sums = BoardSums::of(plan, board, reset, integrals);
+                let mut sums = BoardSums::idle(plan, board, reset);
+                for device in devices {
+                    sums.add(device, &plan.integrals(device, reset).unwrap_or_default());
+                }
                 node.boards[at].resets.push((reset, sums));
             }
         }

@@ -109,7 +109,7 @@ impl FleetSpec {
                 problem(key("weight"), format!("{} is not above 0 and at most 1000000", team.weight));
             }
             let shares = || Shape::ALL.iter().map(|shape| team.mix.of(*shape));
-            if shares().any(|share| !(share >= 0.0 && share <= 1e6)) || team.mix.sum() <= 0.0 {
+            if shares().any(|share| !(0.0..=1e6).contains(&share)) || team.mix.sum() <= 0.0 {
                 problem(key("mix"), "shares are numbers between 0 and 1000000, not all 0".into());
             }
             if let Some(gangs) = team.gangs {

@@ -1,4 +1,5 @@
-//! Months of large fleets: what a plan keeps is small, and walks are quick. Prints its figures; all of it with STRANDLINE_FULL=1.
+//! Months of large fleets: what a plan keeps is small, and walks are quick. Prints its figures; with STRANDLINE_FULL=1 a plan of
+//! 30 days of 1,000 GPUs, a tenth of them walked at 15 s.
 
 use std::time::Instant;
 
@@ -34,7 +35,7 @@ fn peak_mib() -> Option<u64> {
 #[test]
 fn a_large_fleet_is_planned_and_walked() {
     let full = std::env::var_os("STRANDLINE_FULL").is_some();
-    let (nodes, hours, walked) = if full { (125, 720, 1000) } else { (8, 24, 8) };
+    let (nodes, hours, walked) = if full { (125, 720, 100) } else { (8, 24, 8) };
     let begun = Instant::now();
     let plan = Plan::new(spec(nodes, hours), Seed(1)).unwrap();
     println!("{} GPUs, {hours} hours, {} pods: planned in {:?}", nodes * 8, plan.pods().len(), begun.elapsed());
