@@ -40,6 +40,11 @@ impl Calendar {
         Self::in_zone(0, 24, &TimeZone::UTC)
     }
 
+    /// Mean load of the fleet's hours, permille of the peak.
+    pub fn mean_pm(&self) -> i64 {
+        self.hours.iter().sum::<i64>() / self.hours.len() as i64
+    }
+
     /// Load at `at`, permille of the peak; outside the fleet's time as in its first or last hour.
     pub fn load_pm(&self, at: i64) -> i64 {
         let hour = (at - self.start).div_euclid(HOUR_MS).clamp(0, self.hours.len() as i64 - 1);

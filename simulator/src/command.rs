@@ -68,6 +68,9 @@ enum Verb {
         #[arg(long, value_enum, default_value_t = Format::Table)]
         format: Format,
     },
+    /// Print the JSON Schema of fleet specs.
+    #[command(after_help = "Example:\n  strandline-sim schema > fleet.schema.json")]
+    Schema,
     /// Run a command on a node's GPUs: it loads a simulated libnvidia-ml.so.1.
     Nvml(nvml::Nvml),
     /// Check a spec and say what its fleet comes to.
@@ -98,6 +101,8 @@ enum What {
     Holdings,
     /// Everything that went wrong.
     Faults,
+    /// Work that was lost: done since the last checkpoint of pods that failed or had to go.
+    Waste,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -151,6 +156,10 @@ impl Command {
         match self.verb {
             Verb::Serve { fleet, listen, speed, start, sockets } => {
                 let plan = Arc::new(fleet.plan()?);
+                if start.is_some_and(|start| start < plan.spec().start) {
+                    let said = format!("--start is before the fleet's start, {}; give that or a later time", plan.spec().start);
+                    return Err(Failure { exit: 2, said });
+                }
                 checked_speed(speed)?;
                 let clock = SimClock::running(start.unwrap_or(plan.spec().start), speed);
                 serve_fleet(plan, clock, listen, sockets.as_deref()).await
@@ -167,11 +176,13 @@ impl Command {
                         output::batch(&batch, format, &mut out)?;
                     }
                     What::Holdings => output::records(&simulator::truth_holdings(&plan, window), format, &mut out)?,
+                    What::Waste => output::records(&simulator::truth_waste(&plan, window), format, &mut out)?,
                     What::Faults => output::records(&simulator::faults(&plan, window), format, &mut out)?,
                 }
                 Ok(out.flush()?)
             }
             Verb::Nvml(nvml) => nvml.run(),
+            Verb::Schema => Ok(writeln!(io::stdout().lock(), "{}", serde_json::to_string_pretty(&simulator::spec::schema())?)?),
             Verb::Check { fleet, format } => {
                 let explained = explain::explain(&fleet.plan()?);
                 let mut out = io::stdout().lock();

@@ -5,7 +5,7 @@ use std::{
     fmt,
 };
 
-use exporter::Page;
+use exporter::{Collectors, Page};
 use serde::Serialize;
 
 use crate::{fault, plan::Plan, state};
@@ -21,6 +21,10 @@ pub struct Explained {
     pub nodes: usize,
     /// GPUs.
     pub gpus: usize,
+    /// MIG instances, by profile.
+    pub instances: BTreeMap<String, usize>,
+    /// What device plugins offer, by resource.
+    pub offers: BTreeMap<String, usize>,
     /// GPUs by product.
     pub gpus_by_product: BTreeMap<String, usize>,
     /// Hours planned.
@@ -33,14 +37,20 @@ pub struct Explained {
     pub series: u64,
     /// The same by metric.
     pub series_by_metric: BTreeMap<String, u64>,
+    /// Different values of each label of those series.
+    pub label_values: BTreeMap<String, usize>,
     /// Different values of each pod label over the whole time: what pods add to the number of series.
     pub pod_label_values: BTreeMap<&'static str, usize>,
+    /// Different series over the whole time: each series of a device once for every pod that holds it, and once free.
+    pub series_ever: u64,
     /// Pods that were made.
     pub pods: usize,
     /// Pods by shape.
     pub pods_by_shape: BTreeMap<&'static str, usize>,
     /// Pods that gave up waiting.
     pub withdrawn: usize,
+    /// GPU-hours that pods hold.
+    pub allocated_gpu_hours: f64,
     /// Share of capacity that pods hold, percent.
     pub allocated_pct: f64,
     /// Faults by kind.
@@ -54,12 +64,34 @@ pub fn explain(plan: &Plan) -> Explained {
     let mut gpus_by_product: BTreeMap<String, usize> = BTreeMap::new();
     let mut series_by_metric: BTreeMap<String, u64> = BTreeMap::new();
     let mut page = Page::new();
+    let collectors = Collectors::built_in();
+    let printed: BTreeSet<u16> = collectors.families().iter().map(|family| family.field).collect();
+    let (mut instances, mut offers) = (BTreeMap::<String, usize>::new(), BTreeMap::<String, usize>::new());
+    let mut labels: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+    let mut series_ever = 0;
     for (index, node) in plan.nodes().iter().enumerate() {
         *gpus_by_product.entry(node.accelerator.product.clone()).or_default() += node.boards.len();
+        for instance in node.devices.iter().filter_map(|device| device.instance.as_ref()) {
+            *instances.entry(instance.placed.profile.name.clone()).or_default() += 1;
+        }
+        for offer in &node.offers {
+            *offers.entry(offer.resource.to_string()).or_default() += offer.slots.len();
+        }
         state::read_node(plan, index, window.from(), &mut page);
-        for &(field, _) in page.devices().iter().flat_map(|device| device.readings.as_slice()) {
-            let name = schemas::catalogue::by_id(field).map_or("unknown", |field| field.name);
-            *series_by_metric.entry(name.to_owned()).or_default() += 1;
+        for (device, planned) in page.devices().iter().zip(&node.devices) {
+            let fields = device.readings.as_slice().iter().filter(|(field, _)| printed.contains(field));
+            let mut of_device = 0;
+            for &(field, _) in fields {
+                let family = collectors.families().iter().find(|family| family.field == field);
+                *series_by_metric.entry(family.map_or(String::new(), |family| family.name.clone())).or_default() += 1;
+                of_device += 1;
+            }
+            let holders: BTreeSet<(&str, &str)> =
+                planned.held.iter().map(|held| (&*plan.pods()[held.pod].namespace, &*plan.pods()[held.pod].name)).collect();
+            series_ever += of_device * (1 + if spec.exposition.pod_labels { holders.len() as u64 } else { 0 });
+            for (label, value) in state::labels(spec, &collectors, &node.name, &device.identity) {
+                labels.entry(label).or_default().insert(value);
+            }
         }
     }
     let gpus = spec.gpus();
@@ -86,16 +118,21 @@ pub fn explain(plan: &Plan) -> Explained {
         seed: plan.seed().0,
         nodes: plan.nodes().len(),
         gpus: gpus as usize,
+        instances,
+        offers,
         gpus_by_product,
         hours: spec.hours,
         gpu_hours,
         scrapes: plan.nodes().len() as u64 * (window.len_ms() / spec.scrape_interval.ms()) as u64,
         series: series_by_metric.values().sum(),
         series_by_metric,
+        label_values: labels.into_iter().map(|(label, values)| (label.to_owned(), values.len())).collect(),
+        series_ever,
         pod_label_values: [("namespace", namespaces.len()), ("pod", names.len()), ("container", 1)].into_iter().collect(),
         pods: plan.pods().len(),
         pods_by_shape,
         withdrawn: plan.pods().iter().filter(|pod| pod.withdrawn.is_some()).count(),
+        allocated_gpu_hours: (held_ms / schemas::HOUR_MS as f64 * 10.0).round() / 10.0,
         allocated_pct: (held_ms / capacity_ms * 1000.0).round() / 10.0,
         faults,
     }
@@ -108,15 +145,30 @@ impl fmt::Display for Explained {
         for (product, gpus) in &self.gpus_by_product {
             writeln!(f, "  {gpus:>6}  {product}")?;
         }
+        for (profile, count) in &self.instances {
+            writeln!(f, "  {count:>6}  MIG {profile}")?;
+        }
+        writeln!(f, "device plugins offer:")?;
+        for (resource, count) in &self.offers {
+            writeln!(f, "  {count:>6}  {resource}")?;
+        }
         writeln!(f, "{} scrapes, {} series each time over all nodes, by metric:", self.scrapes, self.series)?;
         for (metric, series) in &self.series_by_metric {
             writeln!(f, "  {series:>6}  {metric}")?;
         }
-        writeln!(f, "values of pod labels over the whole time:")?;
+        writeln!(f, "values of their labels:")?;
+        for (label, values) in &self.label_values {
+            writeln!(f, "  {values:>6}  {label}")?;
+        }
+        writeln!(f, "{} series over the whole time; values of pod labels then:", self.series_ever)?;
         for (label, values) in &self.pod_label_values {
             writeln!(f, "  {values:>6}  {label}")?;
         }
-        writeln!(f, "{} pods, {} of them withdrawn, hold {} % of capacity:", self.pods, self.withdrawn, self.allocated_pct)?;
+        writeln!(
+            f,
+            "{} pods, {} of them withdrawn, hold {} GPU-hours, {} % of capacity:",
+            self.pods, self.withdrawn, self.allocated_gpu_hours, self.allocated_pct
+        )?;
         for (shape, pods) in &self.pods_by_shape {
             writeln!(f, "  {pods:>6}  {shape}")?;
         }

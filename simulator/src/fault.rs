@@ -4,7 +4,7 @@ use schemas::{Timestamp, Window};
 use serde::Serialize;
 
 use crate::{
-    plan::{DevicePlan, Plan},
+    plan::{DevicePlan, Held, Plan},
     seed::{self, Draw, Seed},
     spec::{Down, FleetSpec, NoPage, PerDay, SpellKind, Spells, matches},
 };
@@ -23,6 +23,16 @@ impl Spell {
         self.from <= at && at < self.to
     }
 
+    /// Whether it hides the node's page.
+    pub fn hides(&self) -> bool {
+        self.kind == SpellKind::ExporterDown || self.silent()
+    }
+
+    /// Whether the node answers nobody: no page, no kubelet.
+    pub fn silent(&self) -> bool {
+        matches!(self.kind, SpellKind::Lost | SpellKind::Reclaimed)
+    }
+
     /// The reason of the inventory's unavailable time; none for a spell that only hides the node.
     pub fn unavailable(&self) -> Option<&'static str> {
         match self.kind {
@@ -30,6 +40,7 @@ impl Spell {
             SpellKind::NotReady => Some("not_ready"),
             SpellKind::Cordon => Some("cordoned"),
             SpellKind::Maintenance => Some("maintenance"),
+            SpellKind::Lost | SpellKind::Reclaimed => Some("lost"),
         }
     }
 }
@@ -56,8 +67,39 @@ fn instants(per_day: f64, start: i64, end: i64, draw: &mut Draw) -> Vec<i64> {
     found
 }
 
+/// What follows an XID.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum XidEffect {
+    /// Nothing that anybody notices.
+    None,
+    /// The process that it hit dies.
+    Fails,
+    /// The board is gone until the node is started anew.
+    Drains,
+}
+
+/// What follows XID `code`: 13, 31, 43, 45 and 94 end a process; 79 is a board that fell off the bus (NVIDIA's XID catalogue).
+pub(crate) const fn xid_effect(code: i64) -> XidEffect {
+    match code {
+        13 | 31 | 43 | 45 | 94 => XidEffect::Fails,
+        79 => XidEffect::Drains,
+        _ => XidEffect::None,
+    }
+}
+
+/// How long after a board fell off the bus its node is drained (chosen).
+pub(crate) const DRAIN_AFTER_MS: i64 = 60_000;
+/// How long a node takes to start anew (chosen).
+const RESTART_MS: i64 = 600_000;
+
+/// When node `name`, of which a board fell off the bus at `at`, is cordoned, and when it is back: whole seconds.
+pub(crate) fn repair(seed: Seed, name: &str, at: i64) -> (i64, i64) {
+    let from = at + DRAIN_AFTER_MS;
+    (from, from + 1000 * seed.stream(&format!("repair/{name}/{at}")).between(3_600, 4 * 3_600))
+}
+
 /// The spells of node `name`, by their beginning. Spells of one kind do not overlap.
-pub(crate) fn spells(spec: &FleetSpec, seed: Seed, name: &str) -> Vec<Spell> {
+pub(crate) fn spells(spec: &FleetSpec, seed: Seed, name: &str, spot: bool, xids: &[(i64, i64)]) -> Vec<Spell> {
     let (start, end) = (spec.start.ms(), spec.end().ms());
     let faults = &spec.faults;
     let mut found = Vec::new();
@@ -79,6 +121,20 @@ pub(crate) fn spells(spec: &FleetSpec, seed: Seed, name: &str) -> Vec<Spell> {
     }
     if let Some(spells) = &faults.cordon {
         random(SpellKind::Cordon, "cordon", spells, &[NoPage::Refuse]);
+    }
+    if let Some(spells) = &faults.node_death {
+        random(SpellKind::Lost, "node_death", spells, &[NoPage::Refuse]);
+    }
+    if let Some(spells) = faults.spot_reclaim.as_ref().filter(|_| spot) {
+        random(SpellKind::Reclaimed, "spot_reclaim", spells, &[NoPage::Refuse]);
+    }
+    // A board that fell off the bus: the node is drained, and started anew when somebody has looked at it.
+    for &(at, code) in xids {
+        if xid_effect(code) == XidEffect::Drains {
+            let (from, to) = repair(seed, name, at);
+            found.push(Spell { kind: SpellKind::Cordon, from, to, how: NoPage::Refuse });
+            found.push(Spell { kind: SpellKind::NotReady, from: to - RESTART_MS, to, how: NoPage::Refuse });
+        }
     }
     for window in faults.windows.iter().filter(|window| matches(&window.nodes, name)) {
         let from = start + window.from.ms();
@@ -122,6 +178,7 @@ pub(crate) struct Misprint {
 const LOST: u64 = 0x6c6f_7374;
 const BLANK: u64 = 0x626c_616e;
 const RANGE: u64 = 0x7261_6e67;
+const STALE: u64 = 0x7374_616c;
 
 impl Plan {
     fn scrape_cell(&self, at: i64) -> u64 {
@@ -135,7 +192,7 @@ impl Plan {
         if !plan.has_telemetry() {
             return Some(NoPage::Empty);
         }
-        let down = plan.spells.iter().find(|spell| spell.kind == SpellKind::ExporterDown && spell.holds(at.ms()));
+        let down = plan.spells.iter().find(|spell| spell.hides() && spell.holds(at.ms()));
         if let Some(spell) = down {
             return Some(spell.how);
         }
@@ -170,6 +227,29 @@ impl Plan {
     }
 }
 
+/// By how much the clock of node `name` is ahead of the fleet's, ms; behind where it is negative.
+pub(crate) fn skew_ms(spec: &FleetSpec, seed: Seed, name: &str) -> i64 {
+    let Some(skew) = &spec.faults.clock_skew else { return 0 };
+    let mut draw = seed.stream(&format!("skew/{name}"));
+    let off = draw.chance(skew.share.0).then(|| draw.between(skew.within.0.ms(), skew.within.1.ms()));
+    off.map_or(0, |ms| if draw.chance(500_000) { ms } else { -ms })
+}
+
+/// Until when a page goes on to show a holder that is gone, where it does.
+pub(crate) fn stale_until(plan: &Plan, device: &DevicePlan, held: &Held) -> Option<i64> {
+    let stale = plan.spec().faults.stale_labels.as_ref().filter(|_| plan.spec().exposition.pod_labels)?;
+    let key = device.key ^ STALE;
+    let drawn = seed::mix_below(key, held.named as u64, 1_000_000) < stale.share.0.into();
+    let (shortest, longest) = (stale.lasts.0.ms(), stale.lasts.1.ms());
+    drawn.then(|| held.until + shortest + seed::mix_below(key, !held.named as u64, (longest - shortest + 1) as u64) as i64)
+}
+
+/// When a device's page shows a pod that is gone: from its end on.
+fn stale_labels<'a>(plan: &'a Plan, device: &'a DevicePlan) -> impl Iterator<Item = (i64, i64)> + 'a {
+    let alone = device.held.iter().filter(move |_| device.track.as_ref().is_some_and(|track| track.build.replicas == 1));
+    alone.filter_map(move |held| Some((held.until, stale_until(plan, device, held)?)))
+}
+
 /// One thing that went wrong, for the truth.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Fault {
@@ -179,7 +259,8 @@ pub struct Fault {
     pub node: String,
     /// Device, where it is one device's.
     pub device: Option<String>,
-    /// exporter_down, lost_scrape, not_ready, cordoned, maintenance, xid, counter_reset, blank, out_of_range.
+    /// exporter_down, lost_scrape, not_ready, cordoned, maintenance, node_death, spot_reclaim, clock_skew, xid, off_the_bus,
+    /// counter_reset, stale_labels, blank, out_of_range.
     pub kind: &'static str,
     /// The XID's code, the misprinted field, or what scrapers got.
     pub detail: String,
@@ -200,6 +281,11 @@ pub fn faults(plan: &Plan, window: Window) -> Vec<Fault> {
     let mut found = Vec::new();
     for (n, node) in plan.nodes().iter().enumerate() {
         let first = found.len();
+        if node.skew_ms != 0 {
+            let detail = format!("{} ms", node.skew_ms);
+            let (cluster, node) = (node.cluster.to_string(), node.name.to_string());
+            found.push(Fault { cluster, node, device: None, kind: "clock_skew", detail, from: window.from(), to: window.to() });
+        }
         let mut push = |device: Option<&str>, kind: &'static str, detail: String, from: i64, to: i64| {
             found.push(Fault {
                 cluster: node.cluster.to_string(),
@@ -213,12 +299,14 @@ pub fn faults(plan: &Plan, window: Window) -> Vec<Fault> {
         };
         for spell in node.spells.iter().filter(|spell| spell.from < to && from < spell.to) {
             match spell.unavailable() {
+                Some(_) if spell.kind == SpellKind::Lost => push(None, "node_death", String::new(), spell.from, spell.to),
+                Some(_) if spell.kind == SpellKind::Reclaimed => push(None, "spot_reclaim", String::new(), spell.from, spell.to),
                 Some(reason) => push(None, reason, String::new(), spell.from, spell.to),
                 None => push(None, "exporter_down", spell.how.as_str().to_owned(), spell.from, spell.to),
             }
         }
         for at in cells().filter(|_| node.has_telemetry()) {
-            let down = node.spells.iter().any(|spell| spell.kind == SpellKind::ExporterDown && spell.holds(at));
+            let down = node.spells.iter().any(|spell| spell.hides() && spell.holds(at));
             if !down && plan.no_page(n, Timestamp::from_ms(at)).is_some() {
                 push(None, "lost_scrape", NoPage::Refuse.as_str().to_owned(), at, at + interval);
             }
@@ -227,12 +315,18 @@ pub fn faults(plan: &Plan, window: Window) -> Vec<Fault> {
             for (at, code) in board.xids.iter().filter(|(at, _)| from <= *at && *at < to) {
                 push(Some(&board.uuid), "xid", code.to_string(), *at, at + 1);
             }
+            for (off, back) in board.lost.iter().filter(|(off, back)| *off < to && from < *back) {
+                push(Some(&board.uuid), "off_the_bus", String::new(), *off, *back);
+            }
             for (at, _) in board.resets.iter().filter(|(at, _)| from <= *at && *at < to) {
                 push(Some(&board.uuid), "counter_reset", String::new(), *at, at + 1);
             }
         }
         for device in node.devices.iter().filter(|_| node.has_telemetry()) {
             let uuid = Some(&*device.id);
+            for (at, until) in stale_labels(plan, device).filter(|(at, until)| *at < to && from < *until) {
+                push(uuid, "stale_labels", String::new(), at, until);
+            }
             for at in cells() {
                 if let Some(misprint) = plan.misprint(device, at) {
                     let kind = if misprint.blank { "blank" } else { "out_of_range" };

@@ -11,7 +11,7 @@
 //! No wall clock inside: a plan is a pure function of (spec, seed), everything else of a plan and a time. One state is behind
 //! all faces, so they agree at every instant.
 //!
-//! Not built yet: gangs over several nodes, clock skew, late and repeated batches, backfill, replay of traces and the fidelity
+//! Not built yet: late and repeated batches, backfill, replay of traces and the fidelity
 //! report. The library behind NVML's C interface is a crate of its own in `nvml/`; [`nvml`] is what it has in common with the
 //! command.
 //!
@@ -47,4 +47,4 @@ pub use plan::{DeviceRef, Plan};
 pub use seed::Seed;
 pub use spec::{FleetSpec, SpecError};
 pub use state::{BoardState, GpuState, NodeSource, Walk, board_state, state};
-pub use truth::{TruthError, truth, truth_holdings, truth_rows};
+pub use truth::{TruthError, truth, truth_holdings, truth_rows, truth_waste};

@@ -345,8 +345,7 @@ pub fn serial(plan: &Plan, place: Place) -> String {
 /// Counters of the driver, by DCGM field id: they begin anew when it is loaded.
 const SINCE_LOAD: [u16; 14] = [156, 202, 240, 241, 242, 243, 244, 245, 310, 311, 409, 419, 429, 439];
 
-/// Readings at `at`: the page's, without misprints, and what follows from them ([`derived`]); of a GPU that is cut, what is
-/// known of it as a whole. Where its driver was restarted at `restarted` by a script, counters are what they have grown since.
+/// Readings at `at`: the page's, without misprints; of a GPU that is cut, what is known of it as a whole. Where its driver was restarted at `restarted` by a script, counters are what they have grown since.
 pub fn readings(plan: &Plan, place: Place, at: Timestamp, restarted: Option<Timestamp>) -> Readings {
     let mut readings = raw(plan, place, at);
     let reset = place.plan(plan).reset_before(at.ms()).map(|(reset, _)| reset);
@@ -358,7 +357,9 @@ pub fn readings(plan: &Plan, place: Place, at: Timestamp, restarted: Option<Time
             }
         }
     }
-    derived(plan, place, &mut readings);
+    if readings.get(395).is_some() && readings.get(396).is_none() {
+        readings.set(396, Value::Int(0)); // no row waits: each is remapped at once
+    }
     readings
 }
 
@@ -394,26 +395,6 @@ fn raw(plan: &Plan, place: Place, at: Timestamp) -> Readings {
 /// Whether a board does not answer at `at`.
 pub fn is_lost(plan: &Plan, place: Place, at: Timestamp) -> bool {
     board_state(plan, place.node, place.board, at).is_none()
-}
-
-/// What a driver says and the page does not, where it follows from the state: clock event reasons and P-state. SXM boards
-/// stay in P0; others drop their memory clock and go to P8 when nothing holds them.
-fn derived(plan: &Plan, place: Place, readings: &mut Readings) {
-    let Some(board) = place.plan(plan).board else { return };
-    if let (Some(Value::Int(clock)), None) = (readings.get(100), readings.get(112)) {
-        let reasons = match clock {
-            clock if clock >= board.max_sm_clock => 0,
-            clock if clock <= board.idle_sm_clock => 0x1, // GPU idle
-            _ => 0x4,                                     // software power cap
-        };
-        readings.set(112, Value::Int(reasons));
-    }
-    if readings.get(395).is_some() && readings.get(396).is_none() {
-        readings.set(396, Value::Int(0)); // a row is remapped at once
-    }
-    if let (Some(Value::Int(clock)), None) = (readings.get(101), readings.get(190)) {
-        readings.set(190, Value::Int(if clock >= board.max_mem_clock { 0 } else { 8 }));
-    }
 }
 
 /// Bytes that went over a device's links since its counters began.

@@ -74,6 +74,8 @@ pub struct NodePlan {
     pub offers: Vec<Offer>,
     /// Pods that were bound to it, as indices of [`Plan::pods`], in order of their binding.
     pub pods: Vec<usize>,
+    /// By how much its clock is ahead of the fleet's, ms: an agent on it stamps its rounds so.
+    pub skew_ms: i64,
     pub(crate) spells: Vec<Spell>,
     pub(crate) key: u64,
 }
@@ -115,8 +117,10 @@ pub struct BoardPlan {
     /// Inlet temperature, thousandths of a degree.
     pub(crate) ambient_mc: i64,
     pub(crate) xids: Vec<(i64, i64)>,
-    /// When its counters began anew, and the energy integral then.
-    pub(crate) resets: Vec<(i64, i64)>,
+    /// When its counters began anew, and what they had come to then.
+    pub(crate) resets: Vec<(i64, BoardSums)>,
+    /// When it was off the bus: nothing reads it.
+    pub(crate) lost: Vec<(i64, i64)>,
     /// When its driver was loaded first.
     pub(crate) booted: i64,
     /// Energy on the counter at the start, microjoules.
@@ -205,6 +209,10 @@ pub struct PodPlan {
     pub resource: Arc<str>,
     /// How many of it.
     pub gpus: u32,
+    /// Which pod of its gang it is.
+    pub rank: u32,
+    /// How many pods its gang has, each on a node of its own; 1: it is none.
+    pub gang: u32,
     /// Products asked for; none named: any.
     pub products: Arc<[String]>,
     /// When it was made.
@@ -239,12 +247,16 @@ pub struct Binding {
     pub started: Option<i64>,
     /// When its deletion was asked for, if it was.
     pub terminating: Option<i64>,
+    /// When its processes died with their node, if they did; the API learns of it later.
+    pub stopped: Option<i64>,
     /// When it ended; may lie beyond the fleet's planned time.
     pub ended: i64,
     /// When the kubelet let go of its devices.
     pub released: i64,
     /// How it ended.
     pub outcome: Outcome,
+    /// What ended it before its time: xid, preempted, spot_reclaimed, drained, node_lost.
+    pub why: Option<&'static str>,
 }
 
 /// How a pod ended.
@@ -427,8 +439,8 @@ impl DevicePlan {
 }
 
 impl BoardPlan {
-    /// The latest counter reset up to `at`, and the energy integral then.
-    pub(crate) fn reset_before(&self, at: i64) -> Option<(i64, i64)> {
+    /// The latest counter reset up to `at`, and what the counters had come to.
+    pub(crate) fn reset_before(&self, at: i64) -> Option<(i64, BoardSums)> {
         self.resets[..self.resets.partition_point(|(reset, _)| *reset <= at)].last().copied()
     }
 }
@@ -476,15 +488,28 @@ impl PodPlan {
     /// Its work, if its containers started before it was asked to go.
     pub(crate) fn job(&self, horizon: i64) -> Option<Job> {
         let binding = self.bound.as_ref()?;
-        let until = binding.terminating.unwrap_or(binding.ended).min(horizon);
+        let until = binding.stopped.or(binding.terminating).unwrap_or(binding.ended).min(horizon);
         let started = binding.started.filter(|started| *started < until)?;
-        let work = Work { shape: self.shape, gpus: self.gpus, key: self.key, started, until };
-        Some(Job { work, ended: binding.ended })
+        Some(Job { work: Work::of(self, started, until), ended: binding.stopped.unwrap_or(binding.ended) })
     }
 }
 
-/// Energy of a board from the fleet's start to `at`, microjoules: the idle board's and what its devices add.
-pub(crate) fn board_energy_uj(plan: &Plan, board: &BoardPlan, devices: &[DevicePlan], at: i64) -> i64 {
-    let added = devices.iter().filter_map(|device| plan.integrals(device, at)).map(|integrals| integrals.energy_uj);
-    board.idle_mw * (at - plan.start_ms()).max(0) + added.sum::<i64>()
+/// What a board's counters have grown since the fleet's start.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct BoardSums {
+    pub energy_uj: i64,
+    /// Time in which its devices were held down, each for its share of the board, ms.
+    pub capped_ms: i64,
+}
+
+impl BoardSums {
+    /// The sums at `at`: the idle board's, and what each device adds, with its weight.
+    pub fn of(plan: &Plan, board: &BoardPlan, at: i64, devices: impl Iterator<Item = ((u32, u32), Integrals)>) -> Self {
+        let mut sums = Self { energy_uj: board.idle_mw * (at - plan.start_ms()).max(0), capped_ms: 0 };
+        for ((num, den), integrals) in devices {
+            sums.energy_uj += integrals.energy_uj;
+            sums.capped_ms += integrals.capped_ms * i64::from(num) / i64::from(den);
+        }
+        sums
+    }
 }

@@ -159,9 +159,19 @@ fn by_numa(node: &NodePlan, resource: &str, slots: &[Slot]) -> Vec<ContainerDevi
     entries
 }
 
+impl Kubelet {
+    /// A node that is gone answers nobody.
+    fn answers(&self) -> Result<(), Status> {
+        let now = self.clock.now().ms();
+        let gone = self.plan.nodes()[self.node].spells.iter().any(|spell| spell.silent() && spell.holds(now));
+        if gone { Err(Status::unavailable("the node is gone")) } else { Ok(()) }
+    }
+}
+
 #[tonic::async_trait]
 impl PodResourcesLister for Kubelet {
     async fn list(&self, _: Request<ListPodResourcesRequest>) -> Result<Response<ListPodResourcesResponse>, Status> {
+        self.answers()?;
         Ok(Response::new(list(&self.plan, self.node, self.clock.now())))
     }
 
@@ -169,10 +179,12 @@ impl PodResourcesLister for Kubelet {
         &self,
         _: Request<AllocatableResourcesRequest>,
     ) -> Result<Response<AllocatableResourcesResponse>, Status> {
+        self.answers()?;
         Ok(Response::new(allocatable(&self.plan, self.node)))
     }
 
     async fn get(&self, request: Request<GetPodResourcesRequest>) -> Result<Response<GetPodResourcesResponse>, Status> {
+        self.answers()?;
         let GetPodResourcesRequest { pod_name, pod_namespace } = request.into_inner();
         let pods = list(&self.plan, self.node, self.clock.now()).pod_resources;
         let found = pods.into_iter().find(|pod| pod.name == pod_name && pod.namespace == pod_namespace);

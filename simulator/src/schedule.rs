@@ -1,72 +1,105 @@
 //! Who comes when, who gets which GPUs, and how each pod's life goes: a scheduler's day, event by event.
 //!
 //! Every draw about a pod is from a stream of that pod's own name. Placement takes the first fit in order of arrival,
-//! smaller pods filling what larger ones leave; a pod goes to the node that it leaves fullest, notebooks and serving to
-//! boards without NVLink where they may.
+//! smaller jobs filling what larger ones leave; a pod goes to the node that it leaves fullest, notebooks and serving to
+//! boards without NVLink where they may. The pods of a gang get their nodes together or not at all. A job of higher priority
+//! that finds no room takes that of jobs of lower priority, the latest first.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::{Arc, OnceLock},
-};
+mod arrivals;
+mod life;
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use self::life::Ending;
 use crate::{
     accelerator,
-    plan::{Binding, NodePlan, Outcome, PodPlan, Slot},
-    seed::{Draw, Seed},
+    fault::{XidEffect, xid_effect},
+    plan::{NodePlan, PodPlan, Slot},
+    seed::Seed,
     shape::Shape,
-    spec::{FleetSpec, SpellKind, Team},
+    spec::{FleetSpec, SpellKind},
 };
-
-/// Arrivals are drawn slot by slot, so that no logarithm is needed for the gaps between them.
-const SLOT_MS: i64 = 10_000;
-/// The fleet fills up over its first minutes.
-const OPENING_MS: i64 = 600_000;
 
 /// How long after the bind a kubelet names a pod's devices: at least, and at most.
 pub(crate) const NAMING_MS: (i64, i64) = (200, 3_000);
+/// How long a spot node's pods are told beforehand that it goes.
+pub(crate) const NOTICE_MS: i64 = 120_000;
+/// A job that has taken others' room waits so long before it takes more.
+const PREEMPTING_MS: i64 = 60_000;
 
-/// A wish for GPUs.
-struct Request {
-    pod: PodPlan,
+/// One wish for GPUs: a pod, or the pods of a gang.
+struct Job {
+    /// Its pods: indices of [`Day::pods`].
+    members: Vec<usize>,
     work_ms: i64,
+    priority: i32,
     waits: bool,
+    /// How often its end was set: an event that knows an earlier one is stale.
+    version: u32,
+    /// When it is made again after its end, if it is, and how much it has to do.
+    again: Option<(i64, i64)>,
+    /// Until when room is being made for it.
+    preempting: i64,
 }
 
+/// Slots of a pod while it has them.
+struct Place {
+    node: usize,
+    offer: usize,
+    slots: Vec<Slot>,
+}
+
+#[derive(Clone, Copy)]
 enum Event {
     Created(usize),
     GivesUp(usize),
-    /// A node has room again, or takes pods again.
-    Room {
-        node: usize,
-        freed: Option<(usize, Vec<Slot>)>,
+    /// The job's room is free again, if this is still its end.
+    Ends {
+        job: usize,
+        version: u32,
     },
+    /// A node takes pods again.
+    Opens,
+    /// A board has an XID.
+    Xid {
+        node: usize,
+        board: usize,
+        code: i64,
+    },
+    /// Pods of the node are told to go.
+    Drains {
+        node: usize,
+        why: &'static str,
+    },
+    /// The node is gone.
+    Dies(usize),
 }
 
 /// Every pod of the fleet, in order of (created, namespace, name).
 pub(crate) fn pods(spec: &FleetSpec, seed: Seed, nodes: &[NodePlan]) -> Vec<PodPlan> {
+    let slots = |node: &NodePlan| node.offers.iter().map(|offer| offer.slots.iter().copied().collect()).collect();
     let mut day = Day {
         seed,
         end: spec.end().ms(),
         nodes,
-        free: nodes.iter().map(|node| node.offers.iter().map(|offer| offer.slots.iter().copied().collect()).collect()).collect(),
+        free: nodes.iter().map(slots).collect(),
         by_free: BTreeMap::new(),
-        requests: Vec::new(),
+        pods: Vec::new(),
+        places: Vec::new(),
+        jobs: Vec::new(),
+        on_node: vec![BTreeSet::new(); nodes.len()],
         events: BTreeMap::new(),
         count: 0,
         waiting: Vec::new(),
     };
     for (node, plan) in nodes.iter().enumerate() {
         (0..plan.offers.len()).for_each(|offer| day.count_free(node, offer, true));
+        day.node_events(node);
     }
     let weights: f64 = spec.teams.iter().map(|team| team.weight).sum();
     for team in &spec.teams {
         let gpus = spec.arrivals.load * spec.gpus() as f64 * team.weight / weights;
-        day.arrivals(spec, team, gpus);
-    }
-    for (node, plan) in nodes.iter().enumerate() {
-        for spell in plan.spells.iter().filter(|spell| spell.kind != SpellKind::ExporterDown) {
-            day.at(spell.to, Event::Room { node, freed: None });
-        }
+        arrivals::arrivals(&mut day, spec, team, gpus);
     }
     while let Some(((now, _), event)) = day.events.pop_first() {
         if now >= day.end {
@@ -74,11 +107,14 @@ pub(crate) fn pods(spec: &FleetSpec, seed: Seed, nodes: &[NodePlan]) -> Vec<PodP
         }
         day.handle(now, event);
     }
-    let mut pods: Vec<PodPlan> = day.requests.into_iter().map(|request| request.pod).collect();
+    let mut pods = day.pods;
     pods.retain(|pod| pod.created < spec.end().ms());
     pods.sort_by(|a, b| (a.created, &a.namespace, &a.name).cmp(&(b.created, &b.namespace, &b.name)));
     pods
 }
+
+/// Nodes, with the place of the offer, by number of free slots.
+type ByFree = BTreeMap<usize, BTreeSet<(usize, usize)>>;
 
 struct Day<'a> {
     seed: Seed,
@@ -86,12 +122,17 @@ struct Day<'a> {
     nodes: &'a [NodePlan],
     /// Free slots of each node's offers.
     free: Vec<Vec<BTreeSet<Slot>>>,
-    /// Nodes, with the place of the offer, by (resource, product) and number of free slots.
-    by_free: BTreeMap<(&'a str, &'a str), BTreeMap<usize, BTreeSet<(usize, usize)>>>,
-    requests: Vec<Request>,
+    /// By resource and product.
+    by_free: BTreeMap<(&'a str, &'a str), ByFree>,
+    pods: Vec<PodPlan>,
+    /// What each pod has.
+    places: Vec<Option<Place>>,
+    jobs: Vec<Job>,
+    /// Jobs with pods on each node.
+    on_node: Vec<BTreeSet<usize>>,
     events: BTreeMap<(i64, u64), Event>,
     count: u64,
-    /// Requests that wait, in order of arrival.
+    /// Jobs that wait, in order of arrival.
     waiting: Vec<usize>,
 }
 
@@ -101,136 +142,118 @@ impl Day<'_> {
         self.count += 1;
     }
 
-    /// All that `team` asks for by itself; what comes back later is asked for when it ends.
-    fn arrivals(&mut self, spec: &FleetSpec, team: &Team, gpus: f64) {
-        let start = spec.start.ms();
-        let sum = team.mix.sum();
-        let words = Words::of(team);
-        for &shape in Shape::ALL {
-            let share = team.mix.of(shape);
-            if share <= 0.0 {
-                continue;
+    /// What is known beforehand of a node: when it takes pods again, and what befalls those that it has.
+    fn node_events(&mut self, node: usize) {
+        let plan = &self.nodes[node];
+        for spell in &plan.spells {
+            match spell.kind {
+                SpellKind::ExporterDown => continue,
+                SpellKind::Reclaimed => self.at(spell.from - NOTICE_MS, Event::Drains { node, why: "spot_reclaimed" }),
+                SpellKind::Lost => self.at(spell.from, Event::Dies(node)),
+                SpellKind::NotReady | SpellKind::Cordon | SpellKind::Maintenance => {}
             }
-            let habits = shape.habits();
-            let asks = Asks::of(spec, team, shape);
-            let wanted = gpus * share / sum / asks.unit;
-            let mut draw = self.seed.stream(&format!("arrivals/{}/{}", team.name, shape.as_str()));
-            let sizes: Vec<(u32, u32)> = habits.gpus.iter().copied().filter(|(gpus, _)| *gpus <= asks.most).collect();
-            let mut number = 0;
-            let mut ask = |day: &mut Self, draw: &mut Draw, created: i64, work_pm: i64| {
-                let size = draw.weighted(&sizes);
-                let work_ms = (habits.duration_ms(draw) * work_pm / 1000).max(1000);
-                day.ask(&words, &asks, shape, number, size, created, work_ms);
-                number += 1;
-                f64::from(size)
-            };
-            // The fleet opens with what would be running: replicas for good, jobs with a part of their time left.
-            let mut standing = 0.0;
-            while standing < wanted {
-                let created = start + draw.between(0, OPENING_MS);
-                let left_pm = if shape.serves() { 1000 } else { draw.between(100, 1000) };
-                standing += ask(self, &mut draw, created, left_pm);
-            }
-            if shape.serves() {
-                continue;
-            }
-            let per_slot = wanted * SLOT_MS as f64 / habits.mean_gpu_ms(asks.most);
-            let rest_ppm = ((per_slot - per_slot.floor()) * 1e6).round() as u32;
-            let mut slot = start + OPENING_MS;
-            while slot < self.end {
-                for _ in 0..per_slot.floor() as u64 + u64::from(draw.chance(rest_ppm)) {
-                    let created = slot + draw.between(0, SLOT_MS - 1);
-                    ask(self, &mut draw, created, 1000);
+            self.at(spell.to, Event::Opens);
+        }
+        for (board, board_plan) in plan.boards.iter().enumerate() {
+            for &(at, code) in &board_plan.xids {
+                self.at(at, Event::Xid { node, board, code });
+                if xid_effect(code) == XidEffect::Drains {
+                    self.at(at + crate::fault::DRAIN_AFTER_MS, Event::Drains { node, why: "drained" });
                 }
-                slot += SLOT_MS;
             }
         }
     }
 
-    #[allow(clippy::too_many_arguments)]
-    fn ask(&mut self, words: &Words, asks: &Asks, shape: Shape, number: u32, gpus: u32, created: i64, work_ms: i64) {
-        let habits = shape.habits();
-        let workload = format!("{}-{}-{number}", words.team, habits.word);
-        let pod = PodPlan {
-            uid: String::new(),
-            name: format!("{workload}-0").into(),
-            namespace: words.namespace.clone(),
-            team: words.team.clone(),
-            workload: format!("{}/{workload}", habits.controller).into(),
-            queue: habits.queue,
-            shape,
-            resource: asks.resource.clone(),
-            gpus,
-            products: words.products.clone(),
-            created,
-            withdrawn: None,
-            bound: None,
-            generation: 0,
-            key: 0,
-            attributes: OnceLock::new(),
-        };
-        self.request(pod, work_ms);
+    /// Enters a job; its pods are all there but for their names' random parts.
+    fn request(&mut self, pods: Vec<PodPlan>, work_ms: i64, priority: i32) {
+        let Some(created) = pods.first().map(|pod| pod.created) else { return };
+        let gang = self.seed.key(&pods[0].path());
+        let first = self.pods.len();
+        for mut pod in pods {
+            pod.uid = self.seed.uuid(&pod.path());
+            // All pods of a gang work in step.
+            pod.key = gang;
+            self.pods.push(pod);
+            self.places.push(None);
+        }
+        let members = (first..self.pods.len()).collect();
+        let job = self.jobs.len();
+        self.jobs.push(Job { members, work_ms, priority, waits: false, version: 0, again: None, preempting: i64::MIN });
+        self.at(created, Event::Created(job));
     }
 
-    fn request(&mut self, mut pod: PodPlan, work_ms: i64) {
-        let path = pod.path();
-        pod.uid = self.seed.uuid(&path);
-        pod.key = self.seed.key(&path);
-        let index = self.requests.len();
-        self.at(pod.created, Event::Created(index));
-        self.requests.push(Request { pod, work_ms, waits: false });
+    fn leader(&self, job: usize) -> &PodPlan {
+        &self.pods[self.jobs[job].members[0]]
     }
 
     fn handle(&mut self, now: i64, event: Event) {
         match event {
-            Event::Created(index) => {
-                if !self.place(index, now) {
-                    self.requests[index].waits = true;
-                    self.waiting.push(index);
-                    let pod = &self.requests[index].pod;
+            Event::Created(job) => {
+                if !self.place(job, now) {
+                    self.jobs[job].waits = true;
+                    self.waiting.push(job);
+                    let pod = self.leader(job);
                     if let Some(patience) = pod.shape.habits().patience_s {
                         let share_pm = self.seed.stream(&format!("{}/patience", pod.path())).between(500, 1500);
-                        self.at(now + i64::from(patience) * share_pm, Event::GivesUp(index));
+                        self.at(now + i64::from(patience) * share_pm, Event::GivesUp(job));
                     }
+                    self.preempt(job, now);
                 }
             }
-            Event::GivesUp(index) => {
-                if std::mem::take(&mut self.requests[index].waits) {
-                    self.requests[index].pod.withdrawn = Some(now);
-                    self.waiting.retain(|waiting| *waiting != index);
+            Event::GivesUp(job) => {
+                if std::mem::take(&mut self.jobs[job].waits) {
+                    for member in self.jobs[job].members.clone() {
+                        self.pods[member].withdrawn = Some(now);
+                    }
+                    self.waiting.retain(|waiting| *waiting != job);
                 }
             }
-            Event::Room { node, freed } => {
-                if let Some((offer, slots)) = freed {
-                    self.count_free(node, offer, false);
-                    self.free[node][offer].extend(slots);
-                    self.count_free(node, offer, true);
+            Event::Ends { job, version } => {
+                if self.jobs[job].version == version {
+                    self.release(job);
+                    self.come_back(job);
+                    self.admit(now);
                 }
-                // Nothing else has changed, so whoever waits can only go here.
-                for index in std::mem::take(&mut self.waiting) {
-                    match self.takes(node, index, now) {
-                        Some(offer) => {
-                            self.bind(index, node, offer, now);
-                            self.requests[index].waits = false;
-                        }
-                        None => self.waiting.push(index),
-                    }
+            }
+            Event::Opens => self.admit(now),
+            Event::Xid { node, board, code } => self.xid(node, board, code, now),
+            Event::Drains { node, why } => {
+                for job in self.on_node[node].clone() {
+                    self.end_early(job, now, Ending::Asked(why));
+                }
+            }
+            Event::Dies(node) => {
+                for job in self.on_node[node].clone() {
+                    self.end_early(job, now, Ending::NodeGone);
                 }
             }
         }
     }
 
-    /// The offer of `node` that has room for a pod at `now`, if it may take it.
-    fn takes(&self, node: usize, index: usize, now: i64) -> Option<usize> {
-        let pod = &self.requests[index].pod;
-        let plan = &self.nodes[node];
-        let offer = plan.offers.iter().position(|offer| offer.resource == pod.resource)?;
-        let has_room = self.free[node][offer].len() >= pod.gpus as usize;
-        (has_room && wants(pod, &plan.accelerator.product) && self.open(node, now)).then_some(offer)
+    /// Gives room to those who wait, the higher priority first, then in order.
+    fn admit(&mut self, now: i64) {
+        let mut waiting = std::mem::take(&mut self.waiting);
+        waiting.sort_by_key(|job| std::cmp::Reverse(self.jobs[*job].priority)); // stable
+        // What did not fit does not fit later on: nothing is freed meanwhile.
+        let mut refused = BTreeSet::new();
+        for job in waiting {
+            let pod = self.leader(job);
+            let kind = (pod.resource.clone(), pod.gpus, self.jobs[job].members.len(), pod.products.clone());
+            if !refused.contains(&kind) && self.place(job, now) {
+                self.jobs[job].waits = false;
+            } else {
+                refused.insert(kind);
+                self.waiting.push(job);
+            }
+        }
     }
 
     fn open(&self, node: usize, now: i64) -> bool {
-        !self.nodes[node].spells.iter().any(|spell| spell.kind != SpellKind::ExporterDown && spell.holds(now))
+        let closed = |spell: &crate::fault::Spell| {
+            let notice = if spell.kind == SpellKind::Reclaimed { NOTICE_MS } else { 0 };
+            spell.kind != SpellKind::ExporterDown && spell.from - notice <= now && now < spell.to
+        };
+        !self.nodes[node].spells.iter().any(closed)
     }
 
     /// Enters an offer of `node` under its number of free slots, or strikes it out.
@@ -245,51 +268,102 @@ impl Day<'_> {
         }
     }
 
-    /// Binds a pod if a node has room for it: of the products that suit it, the node that it leaves fullest.
-    fn place(&mut self, index: usize, now: i64) -> bool {
-        let pod = &self.requests[index].pod;
-        let need = pod.gpus as usize;
+    /// Binds a job if there is room for all of it: of the products that suit it, the nodes that it leaves fullest.
+    fn place(&mut self, job: usize, now: i64) -> bool {
+        let pod = self.leader(job);
+        let (need, nodes) = (pod.gpus as usize, self.jobs[job].members.len());
         let light = pod.shape.serves() || pod.shape == Shape::Notebook;
-        type ByFree = BTreeMap<usize, BTreeSet<(usize, usize)>>;
         let best = |((_, product), by_free): (&(&str, &str), &ByFree)| {
-            let fullest = by_free.range(need..).find_map(|(free, nodes)| {
-                let node = nodes.iter().copied().find(|(node, _)| self.open(*node, now))?;
-                Some((free - need, node))
-            })?;
+            let open = by_free.range(need..).flat_map(|(free, nodes)| nodes.iter().map(move |node| (free - need, *node)));
+            let fullest: Vec<_> = open.filter(|(_, (node, _))| self.open(*node, now)).take(nodes).collect();
             let misfit = accelerator::by_product(product)?.nvlinks.is_some() == light;
-            Some((misfit, fullest))
+            (fullest.len() == nodes).then_some((misfit, fullest))
         };
         let suiting = self.by_free.iter().filter(|((resource, product), _)| *resource == &*pod.resource && wants(pod, product));
-        let Some((_, (_, (node, offer)))) = suiting.filter_map(best).min() else { return false };
-        self.bind(index, node, offer, now);
+        let Some((_, found)) = suiting.filter_map(best).min() else { return false };
+        let nodes = found.into_iter().map(|(_, node)| node).collect();
+        self.bind(job, nodes, now);
         true
     }
 
-    fn bind(&mut self, index: usize, node: usize, offer: usize, now: i64) {
-        self.count_free(node, offer, false);
-        let slots = take(&mut self.free[node][offer], self.requests[index].pod.gpus as usize);
-        self.count_free(node, offer, true);
-        let request = &self.requests[index];
-        let mut draw = self.seed.stream(&format!("{}/life", request.pod.path()));
-        let shared = self.nodes[node].replicas > 1;
-        let binding = Binding {
-            devices: slots.iter().map(|slot| slot.device).collect(),
-            replicas: if shared { slots.iter().map(|slot| slot.replica).collect() } else { Vec::new() },
-            unit: self.nodes[node].offers[offer].unit,
-            ..life(&request.pod, request.work_ms, node, now, &mut draw)
-        };
-        // The scheduler learns of the end a little later than the kubelet has let go.
-        let freed = binding.released + draw.between(150, 1200);
-        let back = binding.ended + draw.between(2_000, 40_000);
-        let comes_back = binding.started.is_some() && draw.chance(request.pod.shape.habits().returns_ppm);
-        if comes_back && back < self.end {
-            let work_ms = request.pod.shape.habits().duration_ms(&mut draw);
-            let generation = request.pod.generation + 1;
-            let again = PodPlan { created: back, withdrawn: None, bound: None, generation, ..request.pod.clone() };
-            self.request(again, work_ms);
+    fn bind(&mut self, job: usize, nodes: Vec<(usize, usize)>, now: i64) {
+        for (&member, (node, offer)) in self.jobs[job].members.clone().iter().zip(nodes) {
+            self.count_free(node, offer, false);
+            let slots = take(&mut self.free[node][offer], self.pods[member].gpus as usize);
+            self.count_free(node, offer, true);
+            self.on_node[node].insert(job);
+            self.places[member] = Some(Place { node, offer, slots });
         }
-        self.requests[index].pod.bound = Some(binding);
-        self.at(freed, Event::Room { node, freed: Some((offer, slots)) });
+        self.live(job, now);
+    }
+
+    /// Frees what the job has.
+    fn release(&mut self, job: usize) {
+        for member in self.jobs[job].members.clone() {
+            let Some(Place { node, offer, slots }) = self.places[member].take() else { continue };
+            self.count_free(node, offer, false);
+            self.free[node][offer].extend(slots);
+            self.count_free(node, offer, true);
+            self.on_node[node].remove(&job);
+        }
+    }
+
+    /// Makes room for a job on one node, from jobs of lower priority that hold what it asks for: the lowest first, of equal
+    /// ones the latest. Gangs wait.
+    fn preempt(&mut self, job: usize, now: i64) {
+        let Job { priority, preempting, ref members, .. } = self.jobs[job];
+        if priority <= 0 || preempting > now || members.len() > 1 {
+            return;
+        }
+        let pod = self.leader(job);
+        let mut best: Option<(usize, Vec<usize>)> = None;
+        for (node, plan) in self.nodes.iter().enumerate() {
+            let offer = plan.offers.iter().position(|offer| offer.resource == pod.resource);
+            let Some(offer) = offer.filter(|_| wants(pod, &plan.accelerator.product) && self.open(node, now)) else { continue };
+            let mut room = self.free[node][offer].len();
+            let lower = |other: &&usize| self.jobs[**other].priority < priority && self.leader(**other).resource == pod.resource;
+            let mut victims: Vec<usize> = self.on_node[node].iter().filter(lower).copied().collect();
+            victims.sort_by_key(|other| (self.jobs[*other].priority, std::cmp::Reverse(*other)));
+            let mut told = Vec::new();
+            for other in victims {
+                if room >= pod.gpus as usize {
+                    break;
+                }
+                let on = |member: &&usize| self.places[**member].as_ref().is_some_and(|place| place.node == node);
+                room += self.jobs[other].members.iter().filter(on).map(|member| self.pods[*member].gpus as usize).sum::<usize>();
+                told.push(other);
+            }
+            if room >= pod.gpus as usize && best.as_ref().is_none_or(|(_, best)| told.len() < best.len()) {
+                best = Some((node, told));
+            }
+        }
+        let Some((_, told)) = best else { return };
+        self.jobs[job].preempting = now + PREEMPTING_MS;
+        for other in told {
+            self.end_early(other, now, Ending::Asked("preempted"));
+        }
+    }
+
+    /// An XID ends what it hits: one pod of the board, or all where the board is gone.
+    fn xid(&mut self, node: usize, board: usize, code: i64, now: i64) {
+        let devices = self.nodes[node].boards[board].devices.clone();
+        let on_board = |job: &&usize| {
+            let places = self.jobs[**job].members.iter().filter_map(|member| self.places[*member].as_ref());
+            places.filter(|place| place.node == node).flat_map(|place| &place.slots).any(|slot| devices.contains(&slot.device))
+        };
+        let mut hit: Vec<usize> = self.on_node[node].iter().filter(on_board).copied().collect();
+        match xid_effect(code) {
+            XidEffect::None => return,
+            XidEffect::Fails => {
+                let mut draw = self.seed.stream(&format!("xid-hits/{}/{board}/{now}", self.nodes[node].name));
+                let one = if hit.is_empty() { 0 } else { draw.below(hit.len() as u64) as usize };
+                hit = hit.get(one).copied().into_iter().collect();
+            }
+            XidEffect::Drains => {}
+        }
+        for job in hit {
+            self.end_early(job, now, Ending::Fails("xid"));
+        }
     }
 }
 
@@ -311,72 +385,7 @@ fn take(free: &mut BTreeSet<Slot>, count: usize) -> Vec<Slot> {
     taken
 }
 
-/// A team's names, shared by its pods.
-struct Words {
-    team: Arc<str>,
-    namespace: Arc<str>,
-    products: Arc<[String]>,
-}
-
-impl Words {
-    fn of(team: &Team) -> Self {
-        Self {
-            team: team.name.as_str().into(),
-            namespace: team.namespace.as_str().into(),
-            products: team.products.clone().into(),
-        }
-    }
-}
-
-/// What a team's pods of one shape ask for.
-struct Asks {
-    resource: Arc<str>,
-    /// What one of it is of a whole GPU; where pools differ, in the first.
-    unit: f64,
-    /// Most of it that one pod can have: one of what is not a whole GPU.
-    most: u32,
-}
-
-impl Asks {
-    fn of(spec: &FleetSpec, team: &Team, shape: Shape) -> Self {
-        let resource = spec.resource(team, shape);
-        let pools = || spec.pools().map(|(_, pool)| pool).filter(|pool| team.may_have(&pool.product));
-        let given: Vec<((u32, u32), u32)> = pools().filter_map(|pool| pool.resources().get(resource).copied()).collect();
-        let unit = given.first().map_or((1, 1), |(unit, _)| *unit);
-        let whole = unit == (1, 1);
-        let most = given.iter().map(|(_, count)| *count).max();
-        Self {
-            resource: resource.into(),
-            unit: f64::from(unit.0) / f64::from(unit.1),
-            most: if whole { most.unwrap_or(1) } else { 1 },
-        }
-    }
-}
-
 /// Whether a pod asks for `product`, by name or by asking for none.
 fn wants(pod: &PodPlan, product: &str) -> bool {
     pod.products.is_empty() || pod.products.iter().any(|p| p == product)
-}
-
-/// How a pod's life goes once it has its place at `now`.
-fn life(pod: &PodPlan, work_ms: i64, node: usize, now: i64, draw: &mut Draw) -> Binding {
-    let habits = pod.shape.habits();
-    let bound = now + draw.between(30, 400);
-    let named = bound + draw.between(NAMING_MS.0, NAMING_MS.1);
-    let pull = if draw.chance(60_000) { draw.between(60_000, 480_000) } else { draw.between(1_500, 15_000) };
-    let started = named + pull;
-    let (started, terminating, ended, outcome) = if draw.chance(10_000) {
-        // Deleted while its image was still being pulled.
-        let asked = named + draw.between(1_000, pull);
-        (None, Some(asked), asked + draw.between(500, 3_000), Outcome::Deleted)
-    } else if draw.chance(habits.deleted_ppm) {
-        let asked = started + work_ms;
-        (Some(started), Some(asked), asked + draw.between(1_000, 30_000), Outcome::Deleted)
-    } else {
-        let outcome = if draw.chance(habits.failed_ppm) { Outcome::Failed } else { Outcome::Succeeded };
-        (Some(started), None, started + work_ms, outcome)
-    };
-    let released = ended + draw.between(0, 300);
-    let (devices, replicas, unit) = (Vec::new(), Vec::new(), (1, 1)); // for the caller to fill in
-    Binding { node, devices, replicas, unit, bound, named, started, terminating, ended, released, outcome }
 }

@@ -139,13 +139,17 @@ impl Habits {
         draw.between(i64::from(self.durations_s[piece]) * 1000, i64::from(self.durations_s[piece + 1]) * 1000)
     }
 
+    /// Mean duration, milliseconds.
+    pub fn mean_ms(&self) -> f64 {
+        let pieces = self.durations_s.windows(2).map(|two| f64::from(two[0] + two[1]) * 500.0);
+        pieces.sum::<f64>() / (self.durations_s.len() - 1) as f64
+    }
+
     /// Mean of GPUs times duration, GPU-milliseconds, where a pod can have at most `most` GPUs.
     pub fn mean_gpu_ms(&self, most: u32) -> f64 {
-        let pieces = self.durations_s.windows(2).map(|two| f64::from(two[0] + two[1]) * 500.0);
-        let duration = pieces.sum::<f64>() / (self.durations_s.len() - 1) as f64;
         let fitting = self.gpus.iter().filter(|(gpus, _)| *gpus <= most);
         let (gpus, weights) =
             fitting.fold((0.0, 0.0), |(g, w), (gpus, weight)| (g + f64::from(gpus * weight), w + f64::from(*weight)));
-        duration * gpus / weights
+        self.mean_ms() * gpus / weights
     }
 }

@@ -8,6 +8,7 @@ mod scalar;
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use schemas::{HOUR_MS, Timestamp};
 use serde::Deserialize;
 
@@ -24,15 +25,17 @@ use crate::{
 };
 
 /// One fleet.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FleetSpec {
     /// What it is called.
     pub name: String,
     /// Seed, unless the caller gives another.
     #[serde(default = "default_seed")]
+    #[schemars(with = "u64")]
     pub seed: Seed,
     /// When the fleet opens, empty; a full UTC hour.
+    #[schemars(with = "String")]
     pub start: Timestamp,
     /// How long it is planned.
     pub hours: u32,
@@ -58,7 +61,7 @@ pub struct FleetSpec {
 }
 
 /// How pages look.
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Exposition {
     /// Spelling of the host name's label.
@@ -74,7 +77,7 @@ impl Default for Exposition {
 }
 
 /// Spelling of the host name's label.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Hostname {
     /// `hostname`.
@@ -86,7 +89,7 @@ pub enum Hostname {
 }
 
 /// One cluster.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Cluster {
     /// Its name, unique.
@@ -96,7 +99,7 @@ pub struct Cluster {
 }
 
 /// Nodes that are alike; they are called `<name>-0`, `<name>-1`, ...
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NodePool {
     /// Its name, unique in the fleet.
@@ -131,7 +134,7 @@ pub struct NodePool {
 }
 
 /// How the device plugin names MIG instances.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum MigIds {
     /// `MIG-` and a UUID of its own: drivers since R470.
@@ -179,8 +182,13 @@ impl NodePool {
     }
 }
 
+/// The JSON Schema of fleet specs.
+pub fn schema() -> schemars::Schema {
+    schemars::schema_for!(FleetSpec)
+}
+
 /// One team.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Team {
     /// Its name.
@@ -194,6 +202,15 @@ pub struct Team {
     /// Products that its pods ask for; none named: any.
     #[serde(default)]
     pub products: Vec<String>,
+    /// Who goes first: a team takes the room of teams of lower priority where it finds none.
+    #[serde(default)]
+    pub priority: i32,
+    /// Its training jobs that need several whole nodes at once.
+    #[serde(default)]
+    pub gangs: Option<Gangs>,
+    /// How its jobs come.
+    #[serde(default)]
+    pub arrivals: ArrivalShape,
     /// Resource that pods of a shape ask for, one each unless it is whole GPUs; not given: whole GPUs of its products.
     #[serde(default)]
     pub resources: Resources,
@@ -206,8 +223,29 @@ impl Team {
     }
 }
 
+/// Jobs of several nodes.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Gangs {
+    /// Share of the team's training jobs.
+    pub share: Rate,
+    /// Nodes of each.
+    pub nodes: u32,
+}
+
+/// How jobs come over the day.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ArrivalShape {
+    /// As many at night.
+    #[default]
+    Even,
+    /// With the load of the day and the week in the fleet's time zone.
+    Daily,
+}
+
 /// Resource names by shape.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Resources {
     /// Of training.
@@ -243,7 +281,7 @@ impl Resources {
 }
 
 /// Shares of the shapes.
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Mix {
     /// Long jobs in steps, with data stalls and checkpoints.
@@ -283,7 +321,7 @@ impl Mix {
 }
 
 /// How much work comes.
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Arrivals {
     /// GPU time asked for, over capacity.
@@ -297,7 +335,7 @@ impl Default for Arrivals {
 }
 
 /// What goes wrong; each kind is labelled in the truth.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Faults {
     /// Share of scrapes that get no answer.
@@ -312,16 +350,44 @@ pub struct Faults {
     pub blanks: Rate,
     /// Share of (device, scrape) in which one reading is out of range.
     pub out_of_range: Rate,
+    /// Nodes whose clock is wrong.
+    pub clock_skew: Option<Skew>,
+    /// Pages that go on to show a pod that is gone.
+    pub stale_labels: Option<Stale>,
     /// XIDs.
     pub xid: Option<PerGpu>,
+    /// Nodes that die with all that runs on them; the API finds out later.
+    pub node_death: Option<Spells>,
+    /// Spot nodes that the provider takes back, two minutes after it said so.
+    pub spot_reclaim: Option<Spells>,
     /// Driver reloads: counters begin anew when the device is next free.
     pub driver_reload: Option<PerNode>,
     /// Spells at fixed times.
     pub windows: Vec<FixedSpell>,
 }
 
+/// Clocks that are wrong.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Skew {
+    /// Share of nodes.
+    pub share: Rate,
+    /// By how much at least and at most, one way or the other.
+    pub within: (Span, Span),
+}
+
+/// Labels that are out of date.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Stale {
+    /// Share of (pod, device) that is shown too long.
+    pub share: Rate,
+    /// How long at least and at most.
+    pub lasts: (Span, Span),
+}
+
 /// Spells at random times.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Spells {
     /// How many a node has in a day, on average.
@@ -331,7 +397,7 @@ pub struct Spells {
 }
 
 /// Spells without a page.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Down {
     /// How many a node has in a day, on average.
@@ -344,7 +410,7 @@ pub struct Down {
 }
 
 /// Events of a GPU at random times.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PerGpu {
     /// How many a GPU has in a day, on average.
@@ -352,7 +418,7 @@ pub struct PerGpu {
 }
 
 /// Events of a node at random times.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PerNode {
     /// How many a node has in a day, on average.
@@ -360,7 +426,7 @@ pub struct PerNode {
 }
 
 /// A spell at a fixed time.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FixedSpell {
     /// Nodes: a name, or the beginning of names and `*`.
@@ -377,7 +443,7 @@ pub struct FixedSpell {
 }
 
 /// Kinds of spells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SpellKind {
     /// No page.
@@ -388,10 +454,14 @@ pub enum SpellKind {
     Cordon,
     /// The same, for maintenance.
     Maintenance,
+    /// The node is dead.
+    Lost,
+    /// The node was taken back by its provider.
+    Reclaimed,
 }
 
 /// What a scraper gets in place of a page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum NoPage {
     /// The connection is closed without an answer.

@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use exporter::{Page, ReadError, Readings, Source, Value};
+use exporter::{Collectors, Identity, Page, ReadError, Readings, Source, Value};
 use schemas::Timestamp;
 
 use crate::{
     accelerator::Board,
     clock::SimClock,
-    fault::Misprint,
-    plan::{BoardPlan, DevicePlan, DeviceRef, NodePlan, Plan},
+    fault::{self, Misprint},
+    plan::{BoardPlan, BoardSums, DevicePlan, DeviceRef, NodePlan, Plan},
+    spec::{FleetSpec, Hostname},
     timeline::{self, Hour, Now},
 };
 
@@ -51,7 +52,8 @@ pub struct GpuState {
     pub pcie_rx: Option<i64>,
     /// NVLink, bytes a second in each direction; only whole boards with NVLink.
     pub nvlink: Option<i64>,
-    /// The pod that its page shows: index of [`Plan::pods`]. Of several that share it, the last one listed.
+    /// The pod that its page shows: index of [`Plan::pods`]. Of several that share it, the last one listed; for a while one
+    /// that is gone, where labels are stale. Who holds it is in [`Plan::holders`].
     pub holder: Option<usize>,
 }
 
@@ -76,6 +78,25 @@ pub struct BoardState {
     pub xid: Option<i64>,
     /// Rows remapped for correctable errors; only Ampere and later remap.
     pub remapped_rows: Option<i64>,
+    /// Rows remapped for uncorrectable ones.
+    pub uncorrectable_rows: Option<i64>,
+    /// Power limit, milliwatts.
+    pub power_limit_mw: i64,
+    /// Why the clocks are not higher, as NVML's bits: 1 idle, 4 power cap.
+    pub clock_reasons: i64,
+    /// Performance state: 0 in work, 8 idle on a board without HBM.
+    pub pstate: i64,
+    /// Time in which the power limit held the clocks down since the driver was loaded, nanoseconds; of a board that is cut,
+    /// each instance's for its share.
+    pub power_violation_ns: i64,
+    /// Memory errors since the driver was loaded: corrected, and not.
+    pub ecc_volatile: (i64, i64),
+    /// The same over the board's life.
+    pub ecc_aggregate: (i64, i64),
+    /// NVLink errors since the driver was loaded, corrected by a replay; only boards with NVLink.
+    pub nvlink_replays: Option<i64>,
+    /// Whether it is cut into instances.
+    pub mig: bool,
     /// Memory of the whole board, MiB.
     pub fb_total_mib: i64,
     /// What its devices use of it.
@@ -169,13 +190,18 @@ impl<'a> BoardNow<'a> {
     ) -> Option<Self> {
         let board = plan.board?;
         let mut devices = Vec::with_capacity(plan.devices.len());
-        let mut energy_uj = plan.idle_mw * (at - fleet.start_ms()).max(0);
+        if plan.lost.iter().any(|(off, back)| *off <= at && at < *back) {
+            return None;
+        }
+        let mut integrals = Vec::with_capacity(plan.devices.len());
         for device in &node.devices[plan.devices.clone()] {
             let hour = hour(device)?;
-            energy_uj += hour.integrals(at).energy_uj;
+            integrals.push((device.weight, hour.integrals(at)));
             devices.push(hour.now(at));
         }
-        let state = board_now(plan, &board, &devices, energy_uj, at);
+        let sums = BoardSums::of(fleet, plan, at, integrals.into_iter());
+        let mig = node.devices[plan.devices.start].instance.is_some();
+        let state = board_now(plan, &board, &devices, sums, mig, at);
         Some(Self { at, plan, board, state, devices })
     }
 
@@ -186,16 +212,21 @@ impl<'a> BoardNow<'a> {
     }
 }
 
-fn board_now(plan: &BoardPlan, board: &Board, devices: &[Now], energy_uj: i64, at: i64) -> BoardState {
+fn board_now(plan: &BoardPlan, board: &Board, devices: &[Now], sums: BoardSums, mig: bool, at: i64) -> BoardState {
     let sum = |of: fn(&Now) -> i64| devices.iter().map(of).sum::<i64>();
     let resident = devices.iter().any(|now| now.level.activity.resident);
     let capped = devices.iter().any(|now| now.level.capped);
     let reset = plan.reset_before(at);
-    let counted = energy_uj + reset.map_or(plan.energy_uj, |(_, energy)| -energy);
+    let since = reset.map_or(plan.booted, |(reset, _)| reset);
+    let before = reset.map_or(BoardSums { energy_uj: -plan.energy_uj, capped_ms: 0 }, |(_, sums)| sums);
     // A resend every few hours.
     let replay_ms = schemas::HOUR_MS * (3 + (plan.key % 29) as i64);
     let xids = &plan.xids[..plan.xids.partition_point(|(seen, _)| *seen <= at)];
-    let remapped = xids.iter().filter(|(_, code)| *code == 63).count() as i64;
+    let of = |wanted: i64, from: i64| xids.iter().filter(|(seen, code)| *code == wanted && *seen >= from).count() as i64;
+    // A corrected error every few days; in some boards every few hours (chosen).
+    let flip_ms = schemas::HOUR_MS * if plan.key >> 40 & 15 == 0 { 5 } else { 60 + (plan.key >> 8 & 63) as i64 };
+    let flips = |from: i64| (at - from).max(0) / flip_ms;
+    let made = plan.booted - schemas::HOUR_MS * 24 * (30 + (plan.key >> 16 & 255) as i64);
     let idle = |degrees_mc: i64| plan.ambient_mc + degrees_mc * plan.idle_mw / board.tdp_mw;
     BoardState {
         sm_clock: match (resident, capped) {
@@ -207,10 +238,23 @@ fn board_now(plan: &BoardPlan, board: &Board, devices: &[Now], energy_uj: i64, a
         mem_temp: board.hbm.then(|| (idle(29_000) + 9_000 + sum(|now| now.heat.mem_mc) + 500) / 1000),
         gpu_temp: (idle(38_000) + sum(|now| now.heat.gpu_mc) + 500) / 1000,
         power_mw: plan.idle_mw + sum(Now::power_mw),
-        energy_mj: counted / 1000,
-        pcie_replays: (at - reset.map_or(plan.booted, |(reset, _)| reset)) / replay_ms,
+        energy_mj: (sums.energy_uj - before.energy_uj) / 1000,
+        pcie_replays: (at - since) / replay_ms,
         xid: xids.last().filter(|(seen, _)| reset.is_none_or(|(reset, _)| reset <= *seen)).map(|(_, code)| *code),
-        remapped_rows: board.remaps_rows.then_some(remapped),
+        remapped_rows: board.remaps_rows.then(|| of(63, i64::MIN)),
+        uncorrectable_rows: board.remaps_rows.then(|| of(94, i64::MIN)),
+        power_limit_mw: board.tdp_mw,
+        clock_reasons: match (resident, capped) {
+            (false, _) => 1,
+            (true, true) => 4,
+            (true, false) => 0,
+        },
+        pstate: if board.hbm || resident { 0 } else { 8 },
+        power_violation_ns: (sums.capped_ms - before.capped_ms) * 1_000_000,
+        ecc_volatile: (flips(since), of(94, since)),
+        ecc_aggregate: (flips(made), of(94, i64::MIN)),
+        nvlink_replays: board.nvlinks.map(|_| of(74, since)),
+        mig,
         fb_total_mib: board.memory_mib,
         fb_used_mib: sum(|now| now.level.fb_used_mib),
         fb_reserved_mib: timeline::reserved_mib(board.memory_mib),
@@ -232,6 +276,7 @@ fn device_now(plan: &Plan, device: &DevicePlan, board: &Board, state: BoardState
         let pod = &plan.pods()[held.pod];
         (&pod.namespace, &pod.name)
     });
+    let shown = stale(plan, device, at).or(listed.map(|held| held.pod));
     GpuState {
         board: state,
         util_pct: whole.then_some(a.util_pct + a.util_step * now.u),
@@ -250,8 +295,19 @@ fn device_now(plan: &Plan, device: &DevicePlan, board: &Board, state: BoardState
         pcie_tx: whole.then(|| wobble(a.pcie_tx + 180, 3)),
         pcie_rx: whole.then(|| wobble(a.pcie_rx + 420, 19)),
         nvlink: board.nvlinks.filter(|_| whole).map(nvlink),
-        holder: listed.map(|held| held.pod),
+        holder: shown,
     }
+}
+
+/// The pod that is gone and that the page still shows, if there is one.
+fn stale(plan: &Plan, device: &DevicePlan, at: i64) -> Option<usize> {
+    let shared = device.track.as_ref().is_none_or(|track| track.build.replicas > 1);
+    if shared || plan.spec().faults.stale_labels.is_none() {
+        return None;
+    }
+    let begun = device.held.partition_point(|held| held.named <= at);
+    let gone = device.held[..begun].iter().rev().take(2).find(|held| held.until <= at)?;
+    fault::stale_until(plan, device, gone).filter(|until| at < *until).map(|_| gone.pod)
 }
 
 impl GpuState {
@@ -263,8 +319,10 @@ impl GpuState {
                 readings.set(field, Value::Int(value));
             }
         };
+        int(67, Some(self.mig.into()));
         int(100, Some(self.sm_clock));
         int(101, Some(self.mem_clock));
+        int(112, Some(self.clock_reasons));
         int(140, self.mem_temp);
         int(150, Some(self.gpu_temp));
         readings.set(155, Value::Float(self.power_mw as f64 / 1e3));
@@ -274,6 +332,13 @@ impl GpuState {
             }
         };
         int(156, Some(self.energy_mj));
+        readings.set(160, Value::Float(self.power_limit_mw as f64 / 1e3));
+        let mut int = |field: u16, value: Option<i64>| {
+            if let Some(value) = value {
+                readings.set(field, Value::Int(value));
+            }
+        };
+        int(190, Some(self.pstate));
         int(202, Some(self.pcie_replays));
         int(203, self.util_pct);
         int(204, self.mem_copy_pct);
@@ -281,13 +346,24 @@ impl GpuState {
         int(206, self.util_pct.map(|_| 0));
         int(207, self.util_pct.map(|_| 0));
         int(230, self.xid);
+        int(240, Some(self.power_violation_ns));
+        // Nothing else has held these clocks down.
+        (241..=245).for_each(|field| int(field, Some(0)));
         int(250, Some(self.fb_total_mib));
         int(251, Some(self.fb_total_mib - self.fb_used_mib - self.fb_reserved_mib));
         int(252, Some(self.fb_used_mib));
         int(253, Some(self.fb_reserved_mib));
-        int(393, self.remapped_rows.map(|_| 0));
+        int(310, Some(self.ecc_volatile.0));
+        int(311, Some(self.ecc_volatile.1));
+        int(312, Some(self.ecc_aggregate.0));
+        int(313, Some(self.ecc_aggregate.1));
+        int(393, self.uncorrectable_rows);
         int(394, self.remapped_rows);
         int(395, self.remapped_rows.map(|_| 0));
+        int(409, self.nvlink_replays.map(|_| 0));
+        int(419, self.nvlink_replays.map(|_| 0));
+        int(429, self.nvlink_replays);
+        int(439, self.nvlink_replays.map(|_| 0));
         int(449, self.nvlink.map(|nvlink| 2 * nvlink / 1_000_000));
         int(526, Some(0));
         for (field, ppm) in [
@@ -325,6 +401,35 @@ impl Misprint {
         };
         readings.set(self.field, wrong);
     }
+}
+
+/// Labels of a device's series where no pod holds it, as its page prints them.
+pub(crate) fn labels<'a>(
+    spec: &FleetSpec,
+    collectors: &'a Collectors,
+    node: &str,
+    identity: &Identity,
+) -> Vec<(&'a str, String)> {
+    let mut labels = vec![
+        ("gpu", identity.gpu.to_string()),
+        ("UUID", identity.uuid.clone()),
+        ("pci_bus_id", identity.pci_bus_id.clone()),
+        ("device", format!("nvidia{}", identity.gpu)),
+        ("modelName", identity.model.clone()),
+    ];
+    if let Some(instance) = &identity.instance {
+        labels.extend([("GPU_I_PROFILE", instance.profile.clone()), ("GPU_I_ID", instance.id.to_string())]);
+    }
+    match spec.exposition.hostname {
+        Hostname::Lower => labels.push(("hostname", node.to_owned())),
+        Hostname::Classic => labels.push(("Hostname", node.to_owned())),
+        Hostname::Absent => {}
+    }
+    for (name, field) in collectors.labels() {
+        let text = identity.texts.iter().find(|(id, _)| id == field);
+        labels.extend(text.map(|(_, value)| (name.as_str(), value.clone())));
+    }
+    labels
 }
 
 /// Reads every device of node `node` at `at` into `page`, as its exporter prints it; nothing of a product that nobody reads.

@@ -77,6 +77,8 @@ pub(crate) struct Integrals {
     pub effective: i64,
     /// Memory used, MiB x ms.
     pub fb_mib_ms: i64,
+    /// Time in which it was held down, ms.
+    pub capped_ms: i64,
 }
 
 impl Integrals {
@@ -87,6 +89,7 @@ impl Integrals {
             sm: self.sm - earlier.sm,
             effective: self.effective - earlier.effective,
             fb_mib_ms: self.fb_mib_ms - earlier.fb_mib_ms,
+            capped_ms: self.capped_ms - earlier.capped_ms,
         }
     }
 
@@ -97,6 +100,7 @@ impl Integrals {
             sm: self.sm + other.sm,
             effective: self.effective + other.effective,
             fb_mib_ms: self.fb_mib_ms + other.fb_mib_ms,
+            capped_ms: self.capped_ms + other.capped_ms,
         }
     }
 }
@@ -201,6 +205,7 @@ impl Level {
             sm: a.sm * length,
             effective: a.effective(0) * length,
             fb_mib_ms: self.fb_used_mib * length,
+            capped_ms: if self.capped { length } else { 0 },
         }
     }
 }
@@ -303,6 +308,7 @@ impl Hour {
             sm: a.sm_step * q * tilt,
             effective: effective_step * q * tilt,
             fb_mib_ms: 0,
+            capped_ms: 0,
         })
     }
 
@@ -385,6 +391,8 @@ mod tests {
         let works = (1..).zip(shapes).map(|(key, shape)| Work {
             shape: *shape,
             gpus: 8,
+            rank: 0,
+            gang: 1,
             key,
             started: 70_123 * key as i64,
             until: 2_990_111,
@@ -416,6 +424,7 @@ mod tests {
                     sm: sm * length,
                     effective: effective * length,
                     fb_mib_ms: now.level.fb_used_mib * length,
+                    capped_ms: if now.level.capped { length } else { 0 },
                 });
                 let between = hour.integrals(two[1]).minus(hour.integrals(from));
                 assert_eq!(between, sum, "{shapes:?} up to {}", two[1]);

@@ -9,6 +9,7 @@
 mod holdings;
 mod share;
 mod table;
+mod waste;
 
 use std::collections::BTreeMap;
 
@@ -21,6 +22,7 @@ use schemas::{
 
 pub use self::holdings::{TruthHolding, truth_holdings};
 use self::share::{nearest, share_out};
+pub use self::waste::{Waste, truth_waste};
 use crate::{
     plan::{Binding, BoardPlan, DevicePlan, DeviceRef, NodePlan, Plan, api_second},
     schedule,
@@ -363,7 +365,7 @@ impl Account<'_> {
     }
 
     fn unready(&self, at: i64) -> bool {
-        self.place.node.spells.iter().any(|spell| spell.holds(at) && spell.unavailable() == Some("not_ready"))
+        self.place.node.spells.iter().any(|spell| spell.holds(at) && matches!(spell.unavailable(), Some("not_ready" | "lost")))
     }
 
     /// Adds what the device does in a piece to those that hold it: equal parts, each up to its share.

@@ -4,13 +4,17 @@
 //! before it. What must hold together across hours (levels, checkpoints, a hang, the waits of a crash loop) is a closed form
 //! of what is drawn once for the pod.
 
-use crate::{activity::Activity, calendar::Calendar, seed::Draw, shape::Shape};
+use crate::{activity::Activity, calendar::Calendar, plan::PodPlan, seed::Draw, shape::Shape};
 
 /// A pod's work, as far as its phases hang on it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Work {
     pub shape: Shape,
+    /// GPUs of the whole gang.
     pub gpus: u32,
+    /// Which pod of its gang, and of how many.
+    pub rank: u32,
+    pub gang: u32,
     /// Key of its random streams.
     pub key: u64,
     /// When its containers started.
@@ -64,6 +68,12 @@ impl Phases {
 }
 
 impl Work {
+    /// The work of `pod` from `started` to `until`.
+    pub fn of(pod: &PodPlan, started: i64, until: i64) -> Self {
+        let PodPlan { shape, gpus, rank, gang, key, .. } = *pod;
+        Self { shape, gpus: gpus * gang, rank, gang, key, started, until }
+    }
+
     /// What is drawn once for the pod.
     fn once(&self) -> Draw {
         Draw::keyed(self.key, u64::MAX)
@@ -74,6 +84,9 @@ impl Work {
         self.started + load_ms
     }
 }
+
+/// How often a gang has a pod that is slower than the others, ppm (chosen).
+const STRAGGLES_PPM: u32 = 80_000;
 
 /// A training job: its levels, and when it saves its state.
 struct Training {
@@ -89,6 +102,8 @@ struct Training {
     save: i64,
     /// From when on its ranks wait for each other for ever.
     hangs: Option<i64>,
+    /// Of a gang with a straggler: the others wait for it at every step; itself it never waits.
+    waits_pm: i64,
 }
 
 impl Training {
@@ -102,7 +117,9 @@ impl Training {
         let begun = work.loaded(draw.between(20_000, 120_000));
         let (period, save) = (draw.between(1_200_000, 2_400_000), draw.between(15_000, 70_000));
         let hangs = draw.chance(20_000).then(|| begun + draw.between(300_000, 7_200_000));
-        Self { sm, tensor, dram, memory_pm, nvlink_pm, begun, period, save, hangs }
+        let straggler = (work.gang > 1 && draw.chance(STRAGGLES_PPM)).then(|| draw.below(work.gang.into()) as u32);
+        let waits_pm = if straggler.is_some_and(|rank| rank != work.rank) { draw.between(80, 300) } else { 0 };
+        Self { sm, tensor, dram, memory_pm, nvlink_pm, begun, period, save, hangs, waits_pm }
     }
 
     /// The end of the last checkpoint that was whole at `at`; before the first, the beginning of its steps.
@@ -119,7 +136,7 @@ pub(crate) fn unsaved_since(work: &Work, at: i64) -> Option<i64> {
 }
 
 fn training(work: &Work, phases: &mut Phases, draw: &mut Draw) {
-    let Training { sm, tensor, dram, memory_pm, nvlink_pm, begun, period, save, hangs } = Training::of(work);
+    let Training { sm, tensor, dram, memory_pm, nvlink_pm, begun, period, save, hangs, waits_pm } = Training::of(work);
     let load = Activity { memory_pm: memory_pm / 3, pcie_rx: 4_200_000, ..Activity::new(8, 15_000, 2_000, 20_000, 300) };
     phases.push(load, begun - phases.at);
     while phases.open() {
@@ -138,7 +155,7 @@ fn training(work: &Work, phases: &mut Phases, draw: &mut Draw) {
         }
         let left = (period - since).min(left);
         let wobble = draw.between(-15, 15);
-        let part = |ppm: i64| ppm + ppm * wobble / 1000;
+        let part = |ppm: i64| (ppm + ppm * wobble / 1000) * (1000 - waits_pm) / 1000;
         let step = Activity {
             memory_pm,
             nvlink_pm,
@@ -265,7 +282,7 @@ mod tests {
     const HOUR: i64 = schemas::HOUR_MS;
 
     fn work(shape: Shape, key: u64) -> Work {
-        Work { shape, gpus: 8, key, started: 12_345, until: 24 * HOUR - 777 }
+        Work { shape, gpus: 8, rank: 0, gang: 1, key, started: 12_345, until: 24 * HOUR - 777 }
     }
 
     fn day(work: &Work) -> Vec<Phase> {

@@ -8,9 +8,10 @@ use std::{
 use exporter::{Identity, Instance};
 use schemas::HOUR_MS;
 
-use super::{BoardPlan, DRIVER_VERSION, DevicePlan, Held, InstancePlan, NodePlan, Offer, Plan, Slot, Track};
+use super::{BoardPlan, BoardSums, DRIVER_VERSION, DevicePlan, Held, InstancePlan, NodePlan, Offer, Plan, Slot, Track};
 use crate::{
-    accelerator, fault,
+    accelerator,
+    fault::{self, XidEffect},
     mig::{self, Placed},
     seed::Seed,
     spec::{FleetSpec, NodePool},
@@ -34,7 +35,8 @@ pub(super) fn node(spec: &FleetSpec, seed: Seed, cluster: &str, pool: &NodePool,
         provider: pool.provider.clone(),
         purchase_option: pool.purchase_option.clone(),
         pods: Vec::new(),
-        spells: fault::spells(spec, seed, &name),
+        skew_ms: fault::skew_ms(spec, seed, &name),
+        spells: Vec::new(),
         key: seed.key(&format!("node/{cluster}/{name}")),
         name,
     };
@@ -55,6 +57,13 @@ pub(super) fn node(spec: &FleetSpec, seed: Seed, cluster: &str, pool: &NodePool,
         node.boards.push(BoardPlan { devices: board.devices.start..node.devices.len(), ..board });
     }
     node.offers = offers(pool, &node);
+    for board in &mut node.boards {
+        let off = board.xids.iter().filter(|(_, code)| fault::xid_effect(*code) == XidEffect::Drains);
+        board.lost = off.map(|(at, _)| (*at, fault::repair(seed, &node.name, *at).1)).collect();
+    }
+    let mut xids: Vec<(i64, i64)> = node.boards.iter().flat_map(|board| &board.xids).copied().collect();
+    xids.sort_unstable();
+    node.spells = fault::spells(spec, seed, &node.name, pool.purchase_option == "spot", &xids);
     node
 }
 
@@ -79,6 +88,7 @@ fn board(spec: &FleetSpec, seed: Seed, node: &NodePlan, path: &str, gpu: u32) ->
         ambient_mc,
         xids: if known.is_some() { fault::xids(spec, seed, &uuid) } else { Vec::new() },
         resets: Vec::new(),
+        lost: Vec::new(),
         booted,
         energy_uj: (start - booted) * draw.between(idle_mw, (tdp / 2).max(idle_mw)),
         key: seed.key(path),
@@ -186,7 +196,12 @@ fn lay_hours(device: &mut DevicePlan, plan: &Plan) {
 
 fn resets(node: &mut NodePlan, plan: &Plan) {
     let end = plan.spec.end().ms();
-    for wanted in fault::reloads(&plan.spec, plan.seed, &node.name) {
+    let mut all = fault::reloads(&plan.spec, plan.seed, &node.name);
+    // A node that was gone, or was repaired, has loaded its drivers anew.
+    all.extend(node.spells.iter().filter(|spell| spell.silent()).map(|spell| spell.to));
+    all.extend(node.boards.iter().flat_map(|board| board.lost.iter().map(|(_, to)| *to)));
+    all.sort_unstable();
+    for wanted in all {
         for at in 0..node.boards.len() {
             let devices = &node.devices[node.boards[at].devices.clone()];
             let bound = |pod: usize, named: i64| plan.pods[pod].bound.as_ref().map_or(named, |b| b.bound);
@@ -201,8 +216,9 @@ fn resets(node: &mut NodePlan, plan: &Plan) {
             }
             let board = &node.boards[at];
             if reset < end && board.board.is_some() && board.resets.last().is_none_or(|(last, _)| *last < reset) {
-                let energy = super::board_energy_uj(plan, board, devices, reset);
-                node.boards[at].resets.push((reset, energy));
+                let integrals = devices.iter().filter_map(|device| Some((device.weight, plan.integrals(device, reset)?)));
+                let sums = BoardSums::of(plan, board, reset, integrals);
+                node.boards[at].resets.push((reset, sums));
             }
         }
     }

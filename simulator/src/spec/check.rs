@@ -1,14 +1,16 @@
 //! Every limit of a spec.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::{FleetSpec, Layout, MAX_GPUS, NodePool, Problem, SpecError, Team, refusal::nearest};
+use super::{FixedSpell, FleetSpec, Layout, MAX_GPUS, NodePool, Problem, SpecError, Team, refusal::nearest};
 use crate::{
     accelerator::{self, Vendor},
     mig,
     shape::Shape,
 };
 
+/// Most spells at fixed times.
+const MAX_WINDOWS: usize = 1000;
 /// Most replicas of a GPU: their least common multiple and a year of parts per million fit the truth's arithmetic.
 const MAX_REPLICAS: u32 = 32;
 
@@ -110,6 +112,22 @@ impl FleetSpec {
             if shares().any(|share| !(share >= 0.0 && share <= 1e6)) || team.mix.sum() <= 0.0 {
                 problem(key("mix"), "shares are numbers between 0 and 1000000, not all 0".into());
             }
+            if let Some(gangs) = team.gangs {
+                let resource = self.resource(team, Shape::Training);
+                let mut nodes: BTreeMap<&str, u32> = BTreeMap::new();
+                for (_, pool) in self.pools().filter(|(_, pool)| team.may_have(&pool.product)) {
+                    let gives = pool.resources().get(resource).is_some_and(|(unit, _)| *unit == (1, 1));
+                    *nodes.entry(&pool.product).or_default() += if gives { pool.count.min(20_000) } else { 0 };
+                }
+                let most = nodes.into_values().max().unwrap_or(0);
+                if !(2..=64).contains(&gangs.nodes) || gangs.nodes > most {
+                    let message = format!("{} nodes; a gang has between 2 and 64, and the team's products {most}", gangs.nodes);
+                    problem(key("gangs.nodes"), message);
+                }
+            }
+            if !(-1_000_000..=1_000_000).contains(&team.priority) {
+                problem(key("priority"), format!("{} is not between -1000000 and 1000000", team.priority));
+            }
             for product in &team.products {
                 if !self.pools().any(|(_, pool)| pool.product == *product) {
                     problem(key("products"), format!("no node pool has product `{product}`; its pods would wait for ever"));
@@ -139,6 +157,8 @@ impl FleetSpec {
             ("exporter_down", faults.exporter_down.as_ref().map(|f| f.lasts)),
             ("node_not_ready", faults.node_not_ready.as_ref().map(|f| f.lasts)),
             ("cordon", faults.cordon.as_ref().map(|f| f.lasts)),
+            ("node_death", faults.node_death.as_ref().map(|f| f.lasts)),
+            ("spot_reclaim", faults.spot_reclaim.as_ref().map(|f| f.lasts)),
         ];
         for (kind, lasts) in spells {
             if let Some((shortest, longest)) = lasts.filter(|(shortest, longest)| shortest > longest) {
@@ -150,6 +170,32 @@ impl FleetSpec {
         }
         if faults.exporter_down.as_ref().is_some_and(|down| down.how.is_empty()) {
             problem("faults.exporter_down.how".into(), "is empty; name one of refuse, error, empty, hang".into());
+        }
+        let spans = [
+            ("clock_skew.within", faults.clock_skew.as_ref().map(|skew| skew.within)),
+            ("stale_labels.lasts", faults.stale_labels.as_ref().map(|stale| stale.lasts)),
+        ];
+        for (key, span) in spans {
+            if let Some((least, most)) = span.filter(|(least, most)| least > most) {
+                problem(format!("faults.{key}"), format!("[{least}, {most}] is reversed; give the shortest first"));
+            }
+        }
+        if faults.windows.len() > MAX_WINDOWS {
+            problem("faults.windows".into(), format!("{} spells; give at most {MAX_WINDOWS}", faults.windows.len()));
+            return;
+        }
+        for (w, window) in faults.windows.iter().enumerate() {
+            let (from, to) = (window.from.ms(), window.from.ms() + window.lasts.ms());
+            let overlaps = |other: &&FixedSpell| {
+                let together = other.from.ms() < to && from < other.from.ms() + other.lasts.ms();
+                other.kind == window.kind && together && may_share_nodes(&other.nodes, &window.nodes)
+            };
+            if let Some(other) = faults.windows[..w].iter().find(overlaps) {
+                problem(
+                    format!("faults.windows[{w}].from"),
+                    format!("the spell overlaps the one of `{}` from {} on; make them one", other.nodes, other.from),
+                );
+            }
         }
         let whole = self.end().ms() - self.start.ms();
         for (w, window) in faults.windows.iter().enumerate() {
@@ -200,6 +246,14 @@ fn check_sharing(pool: &NodePool, key: &impl Fn(&str) -> String, problem: &mut i
         if let Err(err) = mig::place(product, profiles) {
             problem(key, err.to_string());
         }
+    }
+}
+
+/// Whether two patterns may mean one node.
+fn may_share_nodes(a: &str, b: &str) -> bool {
+    match (a.strip_suffix('*'), b.strip_suffix('*')) {
+        (Some(a), Some(b)) => a.starts_with(b) || b.starts_with(a),
+        _ => matches(a, b) || matches(b, a),
     }
 }
 

@@ -1,7 +1,8 @@
 //! Scalars of a spec, checked while the reader still knows their line and key.
 
-use std::fmt;
+use std::{borrow::Cow, fmt};
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use schemas::HOUR_MS;
 use serde::{
     Deserialize, Deserializer,
@@ -180,5 +181,53 @@ impl<'de> Deserialize<'de> for Layout {
             }
         }
         from.deserialize_seq(Entries)
+    }
+}
+
+impl JsonSchema for Rate {
+    fn schema_name() -> Cow<'static, str> {
+        "Rate".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "description": "A share between 0 and 1.", "type": "number", "minimum": 0, "maximum": 1 })
+    }
+}
+
+impl JsonSchema for PerDay {
+    fn schema_name() -> Cow<'static, str> {
+        "PerDay".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "description": "A number of events a day.", "type": "number", "minimum": 0, "maximum": 1440 })
+    }
+}
+
+impl JsonSchema for Span {
+    fn schema_name() -> Cow<'static, str> {
+        "Span".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "A length of time in whole milliseconds, above 0: 30s, 250ms, 5m, 2h, 1d.",
+            "type": "string",
+            "pattern": "^[0-9]+(ms|s|m|h|d)$"
+        })
+    }
+}
+
+impl JsonSchema for Layout {
+    fn schema_name() -> Cow<'static, str> {
+        "Layout".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let profiles = json_schema!({ "type": "array", "items": { "type": "string" } });
+        json_schema!({
+            "description": "MIG profiles of every GPU, or a list of them for each; an empty list leaves a GPU whole.",
+            "anyOf": [profiles, { "type": "array", "items": profiles }]
+        })
     }
 }

@@ -46,6 +46,8 @@ pub struct TruthHolding {
     pub released: Timestamp,
     /// terminal or removed.
     pub end_reason: &'static str,
+    /// What ended it before its time: xid, preempted, spot_reclaimed, drained, node_lost.
+    pub why: Option<&'static str>,
 }
 
 /// Every pod's time on a node that touches `window` (as the API tells it), by bind and UID.
@@ -81,6 +83,7 @@ pub fn truth_holdings(plan: &Plan, window: Window) -> Vec<TruthHolding> {
             true_ended: exact(b.ended),
             released: exact(b.released),
             end_reason: b.outcome.end_reason(),
+            why: b.why,
         });
     }
     found.sort_by(|a, b| (a.true_bound, &a.pod_uid).cmp(&(b.true_bound, &b.pod_uid)));

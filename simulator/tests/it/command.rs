@@ -1,6 +1,9 @@
 //! The binary: what it prints and how it exits.
 
-use std::process::{Command, Output};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    process::{Command, Output},
+};
 
 fn sim(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_strandline-sim")).args(arguments).output().unwrap()
@@ -127,4 +130,118 @@ fn signals_reach_the_command() {
     assert_eq!(line, "ready\n");
     assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
     assert_eq!(child.wait().unwrap().code(), Some(3));
+}
+
+#[test]
+fn the_published_schema_is_the_one_of_the_code() {
+    let path = format!("{}/../kwok-fleet/fleet.schema.json", env!("CARGO_MANIFEST_DIR"));
+    let printed = text(&sim(&["schema"]).stdout);
+    let published = std::fs::read_to_string(path).unwrap();
+    let schema: serde_json::Value = serde_json::from_str(&printed).unwrap();
+    let published: serde_json::Value = serde_json::from_str(&published).unwrap();
+    assert!(published == schema, "write it anew: strandline-sim schema > kwok-fleet/fleet.schema.json");
+    let keys = &schema["properties"];
+    for key in ["clusters", "teams", "faults", "time_zone"] {
+        assert!(keys[key].is_object(), "{key}");
+    }
+    assert_eq!(schema["additionalProperties"], false);
+}
+
+#[test]
+fn series_are_counted_as_pages_have_them() {
+    for name in ["small", "demo", "mixed"] {
+        let spec = small().replace("small", name);
+        let said = sim(&["check", &spec, "--format", "json"]);
+        let told: serde_json::Value = serde_json::from_slice(&said.stdout).unwrap();
+        let plan = crate::fleet(name);
+        let mut by_metric: BTreeMap<String, u64> = BTreeMap::new();
+        let mut labels: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for node in 0..plan.nodes().len() {
+            let page = text(&crate::text(&plan, node, plan.window().from()));
+            for line in page.lines().filter(|line| !line.starts_with('#')) {
+                let (metric, rest) = line.split_once('{').unwrap();
+                *by_metric.entry(metric.to_owned()).or_default() += 1;
+                for pair in rest.rsplit_once('}').unwrap().0.split("\",") {
+                    let (label, value) = pair.split_once("=\"").unwrap();
+                    labels.entry(label.to_owned()).or_default().insert(value.trim_end_matches('"').to_owned());
+                }
+            }
+        }
+        assert_eq!(told["series_by_metric"], serde_json::json!(by_metric), "{name}");
+        let counts: BTreeMap<&String, usize> = labels.iter().map(|(label, values)| (label, values.len())).collect();
+        assert_eq!(told["label_values"], serde_json::json!(counts), "{name}");
+        assert_eq!(told["series"], by_metric.values().sum::<u64>());
+    }
+}
+
+/// One bad spec of each kind: from the good one by a replacement, the text that stands on the line at fault, and what is said.
+#[test]
+fn every_bad_spec_is_refused_with_its_file_line_and_key() {
+    let good = std::fs::read_to_string(small()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    for (name, from, to, at, says) in [
+        (
+            "unplaceable",
+            "gpus_per_node: 4",
+            "gpus_per_node: 4\n        mig: [4g.40gb, 4g.40gb]",
+            "mig: ",
+            "mig: [4g.40gb, 4g.40gb] cannot be placed",
+        ),
+        (
+            "no-profile",
+            "gpus_per_node: 4",
+            "gpus_per_node: 4\n        mig: [9g.90gb]",
+            "mig: ",
+            "has no MIG profile `9g.90gb`; it has 1g.10gb",
+        ),
+        (
+            "product",
+            "NVIDIA L4",
+            "NVIDIA L5",
+            "NVIDIA L5",
+            "node_pools[1].product: no product is called `NVIDIA L5`; did you mean `NVIDIA L4`?",
+        ),
+        (
+            "resource",
+            "weight: 2",
+            "weight: 2\n    resources: { training: nvidia.com/gpu.shared }",
+            "resources: ",
+            "teams[0].resources.training: no node",
+        ),
+        ("gang", "weight: 2", "weight: 2\n    gangs: { share: 0.5, nodes: 2 }", "gangs: ", "teams[0].gangs.nodes: 2 nodes"),
+        ("rate", "lost_scrapes: 0.01", "lost_scrapes: -0.01", "lost_scrapes: ", "faults.lost_scrapes: -0.01 is not a share"),
+        (
+            "per-day",
+            "xid: { per_gpu_day: 3 }",
+            "xid: { per_gpu_day: -3 }",
+            "xid: ",
+            "per_gpu_day: -3 is not a number of events a day",
+        ),
+        ("pools", "name: l4\n", "name: h100\n", "name: h100\n", "node_pools[1].name: `h100` is the name of another pool"),
+        (
+            "windows",
+            "nodes: h100-*, kind: not_ready, from: 100m",
+            "nodes: h100-*, kind: cordon, from: 80m",
+            "from: 80m",
+            "faults.windows[2].from: the spell overlaps",
+        ),
+        ("before", "from: 40m", "from: -40m", "from: -40m", "`-40m` is no length of time"),
+        ("beyond", "from: 40m", "from: 4000m", "from: 4000m", "is beyond the fleet's 2 hours"),
+        ("weight", "weight: 1", "weight: -1", "weight: -1", "teams[1].weight: -1 is not above 0"),
+    ] {
+        assert!(good.contains(from), "{name}: the test's own replacement finds nothing");
+        let bad = good.replacen(from, to, 1);
+        let file = folder.path().join(format!("{name}.yaml"));
+        std::fs::write(&file, &bad).unwrap();
+        let said = sim(&["check", file.to_str().unwrap()]);
+        assert_eq!(said.status.code(), Some(2), "{name}: {said:?}");
+        let said = text(&said.stderr);
+        let line = bad[..bad.rfind(at).unwrap()].lines().count().max(1);
+        let line = if bad[..bad.rfind(at).unwrap()].ends_with('\n') { line + 1 } else { line };
+        assert!(said.contains(&format!("{}: line {line}: ", file.display())), "{name}, line {line}: {said}");
+        assert!(said.contains(says), "{name}: {said}");
+    }
+    let said = sim(&["serve", &small(), "--start", "2026-03-01T23:59:59Z", "--listen", "0"]);
+    assert_eq!(said.status.code(), Some(2));
+    assert!(text(&said.stderr).contains("--start is before the fleet's start, 2026-03-02T00:00:00"), "{said:?}");
 }

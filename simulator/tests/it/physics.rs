@@ -14,9 +14,11 @@ fn no_physical_inequality_is_violated() {
     let plan = fleet("demo");
     let mut readings = 0;
     let mut page = Page::new();
-    for at in ticks(&plan, 601_000) {
+    let full = std::env::var_os("STRANDLINE_FULL").is_some();
+    let (step_ms, least) = if full { (20_000, 10_000_000) } else { (601_000, 300_000) };
+    for at in ticks(&plan, step_ms) {
         for device in plan.devices() {
-            let now = state(&plan, device, at).unwrap();
+            let Some(now) = state(&plan, device, at) else { continue };
             let board = plan.nodes()[device.node].accelerator;
             assert!(0 <= now.tensor && now.tensor <= now.sm && now.sm <= now.gr && now.gr <= 1_000_000, "{now:?}");
             assert!(now.util_pct.is_none_or(|util| util <= 100 && util * 10_000 >= now.sm), "{now:?}");
@@ -36,7 +38,7 @@ fn no_physical_inequality_is_violated() {
             readings += page.devices().iter().map(|device| device.readings.as_slice().len()).sum::<usize>();
         }
     }
-    assert!(readings > 300_000, "{readings}");
+    assert!(readings > least, "{readings}");
 }
 
 #[test]
