@@ -22,7 +22,7 @@ use crate::{
     plan::{BoardPlan, DeviceRef, Plan},
     seed::Seed,
     spec::{FleetSpec, SpecError},
-    state::{BoardState, board_state, state},
+    state::{board_state, state},
 };
 
 pub use code::Code;
@@ -345,8 +345,7 @@ pub fn serial(plan: &Plan, place: Place) -> String {
 /// Counters of the driver, by DCGM field id: they begin anew when it is loaded.
 const SINCE_LOAD: [u16; 14] = [156, 202, 240, 241, 242, 243, 244, 245, 310, 311, 409, 419, 429, 439];
 
-/// Readings at `at`: the page's, without misprints, and what follows from them ([`derived`]); of a GPU that is cut, what is
-/// known of it as a whole. Where its driver was restarted at `restarted` by a script, counters are what they have grown since.
+/// Readings at `at`: the page's, without misprints; of a GPU that is cut, what is known of it as a whole. Where its driver was restarted at `restarted` by a script, counters are what they have grown since.
 pub fn readings(plan: &Plan, place: Place, at: Timestamp, restarted: Option<Timestamp>) -> Readings {
     let mut readings = raw(plan, place, at);
     let reset = place.plan(plan).reset_before(at.ms()).map(|(reset, _)| reset);
@@ -358,67 +357,44 @@ pub fn readings(plan: &Plan, place: Place, at: Timestamp, restarted: Option<Time
             }
         }
     }
-    derived(plan, place, &mut readings);
+    if readings.get(395).is_some() && readings.get(396).is_none() {
+        readings.set(396, Value::Int(0)); // no row waits: each is remapped at once
+    }
     readings
 }
+
+/// Fields that are a board's, also where it is cut, by DCGM field id: not its activity, nor its rows.
+const OF_BOARD: [u16; 24] =
+    [100, 101, 112, 140, 150, 155, 156, 160, 190, 202, 240, 241, 242, 243, 244, 245, 310, 311, 312, 313, 409, 419, 429, 439];
 
 fn raw(plan: &Plan, place: Place, at: Timestamp) -> Readings {
     let mut readings = Readings::default();
-    match place.device() {
-        Some(device) => {
-            if let Some(state) = state(plan, device, at) {
-                state.readings(&mut readings);
-            }
-        }
-        None => {
-            if let Some(board) = board_state(plan, place.node, place.board, at) {
-                of_board(&board, &mut readings);
-            }
+    let mut read = |device| state(plan, device, at).map(|state| state.readings(&mut readings));
+    if let Some(device) = place.device() {
+        read(device);
+        return readings;
+    }
+    // Its instances show their board's readings as their own.
+    let first = place.plan(plan).devices.start;
+    read(DeviceRef { node: place.node, gpu: first });
+    let mut whole = Readings::default();
+    for field in OF_BOARD {
+        if let Some(value) = readings.get(field) {
+            whole.set(field, value);
         }
     }
-    readings
+    if let Some(board) = board_state(plan, place.node, place.board, at) {
+        let (total, used, reserved) = (board.fb_total_mib, board.fb_used_mib, board.fb_reserved_mib);
+        for (field, mib) in [(250, total), (251, total - used - reserved), (252, used), (253, reserved)] {
+            whole.set(field, Value::Int(mib));
+        }
+    }
+    whole
 }
 
-/// What is known of a GPU that is cut: nothing of its activity, nor of its rows.
-fn of_board(board: &BoardState, readings: &mut Readings) {
-    let free = board.fb_total_mib - board.fb_used_mib - board.fb_reserved_mib;
-    for (field, value) in [
-        (100, Some(board.sm_clock)),
-        (101, Some(board.mem_clock)),
-        (140, board.mem_temp),
-        (150, Some(board.gpu_temp)),
-        (156, Some(board.energy_mj)),
-        (202, Some(board.pcie_replays)),
-        (250, Some(board.fb_total_mib)),
-        (251, Some(free)),
-        (252, Some(board.fb_used_mib)),
-        (253, Some(board.fb_reserved_mib)),
-    ] {
-        if let Some(value) = value {
-            readings.set(field, Value::Int(value));
-        }
-    }
-    readings.set(155, Value::Float(board.power_mw as f64 / 1e3));
-}
-
-/// What a driver says and the page does not, where it follows from the state: clock event reasons and P-state. SXM boards
-/// stay in P0; others drop their memory clock and go to P8 when nothing holds them.
-fn derived(plan: &Plan, place: Place, readings: &mut Readings) {
-    let Some(board) = place.plan(plan).board else { return };
-    if let (Some(Value::Int(clock)), None) = (readings.get(100), readings.get(112)) {
-        let reasons = match clock {
-            clock if clock >= board.max_sm_clock => 0,
-            clock if clock <= board.idle_sm_clock => 0x1, // GPU idle
-            _ => 0x4,                                     // software power cap
-        };
-        readings.set(112, Value::Int(reasons));
-    }
-    if readings.get(395).is_some() && readings.get(396).is_none() {
-        readings.set(396, Value::Int(0)); // a row is remapped at once
-    }
-    if let (Some(Value::Int(clock)), None) = (readings.get(101), readings.get(190)) {
-        readings.set(190, Value::Int(if clock >= board.max_mem_clock { 0 } else { 8 }));
-    }
+/// Whether a board does not answer at `at`.
+pub fn is_lost(plan: &Plan, place: Place, at: Timestamp) -> bool {
+    board_state(plan, place.node, place.board, at).is_none()
 }
 
 /// Bytes that went over a device's links since its counters began.

@@ -113,9 +113,12 @@ impl Machine {
         self.clock.wall_ms_until(moment.wall_ms, at).map(Duration::from_millis)
     }
 
-    /// How GPU `gpu` is away, if it is.
+    /// How GPU `gpu` is away, if it is: by the script, or by the plan.
     pub fn away(&self, moment: &Moment, gpu: usize) -> Option<DeviceFault> {
-        moment.script.device(gpu as u32, &self.gpus[gpu].uuid, moment.since_ms)
+        let scripted = moment.script.device(gpu as u32, &self.gpus[gpu].uuid, moment.since_ms);
+        let place = Place { node: self.node, board: gpu, device: None };
+        let planned = || nvml::is_lost(&self.plan, place, moment.at).then_some(DeviceFault::Lost);
+        scripted.or_else(planned)
     }
 
     /// The GPUs that are counted, in order.

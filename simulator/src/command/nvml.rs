@@ -57,6 +57,10 @@ impl Nvml {
         checked_speed(self.speed)?;
         let text = self.fleet.text()?;
         let plan = self.fleet.plan_of(&text, |_| {})?;
+        if self.start.is_some_and(|start| start < plan.spec().start) {
+            let said = format!("--start is before the fleet's start, {}; give that or a later time", plan.spec().start);
+            return Err(Failure { exit: 2, said });
+        }
         nvml::find(&plan, &self.node).map_err(|err| usage("--node", &err))?;
         let script = self.script.as_deref().map(checked_script).transpose()?;
         let library = self.library()?;

@@ -34,6 +34,7 @@ fn wrong_specs_and_windows_exit_2_with_the_reason() {
     let good = std::fs::read_to_string(small()).unwrap();
     std::fs::write(&typo, good.replace("gpus_per_node: 4", "gpus_per_nod: 4")).unwrap();
     let small = small();
+    let mixed = small.replace("small.yaml", "mixed.yaml");
     let typo = typo.to_str().unwrap();
     for (arguments, says) in [
         (vec!["check", typo], "unknown key `gpus_per_nod`; did you mean `gpus_per_node`?"),
@@ -53,6 +54,11 @@ fn wrong_specs_and_windows_exit_2_with_the_reason() {
         (vec!["backfill", &small, "--frames", "-", "--to", "2027-01-01T00:00:00Z"], "take a window inside that"),
         (vec!["fidelity", "--preset", "mars"], "`mars` is no preset; there are acme-seren, philly, openb, genai-serving"),
         (vec!["nvml", &small, "--node", "h100-1", "--", "true"], "no node is called `h100-1`; did you mean `h100-0`?"),
+        (vec!["nvml", &small, "--node", "h100-0", "--start", "2026-03-01T00:00:00Z", "--", "true"], "before the fleet's start"),
+        (
+            vec!["nvml", &mixed, "--node", "mi300x-0", "--", "true"],
+            "`mi300x-0` has AMD Instinct MI300X, which NVML knows nothing of",
+        ),
         (vec!["nvml", &small, "--node", "h100-0", "--speed=1e9", "--", "true"], "--speed"),
         (vec!["nvml", &small, "--node", "h100-0", "--library", "/no/such.so", "--", "true"], "--library /no/such.so"),
         (vec!["nvml", &small, "--node", "h100-0", "--script", typo, "--", "true"], "unknown field `name`"),

@@ -9,7 +9,7 @@ use crate::{
     abi::{FieldValue, PciInfo, PciInfoExt, PciInfoShort, TYPE_UNSIGNED, Temperature, Utilization, ViolationTime, version},
     boundary::{Answer, Out, TextOut, fixed},
     fields,
-    machine::{View, int, unsigned},
+    machine::{View, float, int, unsigned},
 };
 
 /// NVIDIA's PCI vendor number, the lower half of a device's.
@@ -87,8 +87,12 @@ fn clock_max(view: &View, kind: c_uint) -> Answer<u32> {
     clock(kind, || constant(view.accelerator().max_sm_clock_mhz), || constant(view.accelerator().max_mem_clock_mhz))
 }
 
+/// The limit that the state has, or the board's own.
 fn power_limit(view: &View) -> Answer<u32> {
     view.whole()?;
+    if let Ok(watts) = float(&view.readings(), 160) {
+        return unsigned((watts * 1000.0).round() as i64);
+    }
     unsigned(view.accelerator().tdp_mw.ok_or(Code::NOT_SUPPORTED)?)
 }
 

@@ -20,6 +20,12 @@ pub fn open() -> NvmlLib {
     unsafe { NvmlLib::new("libnvidia-ml.so.1") }.unwrap()
 }
 
+/// A struct of zeros.
+fn zeros<T: Copy>() -> T {
+    // SAFETY: used for the bindings' structs of numbers and pointers alone.
+    unsafe { mem::zeroed() }
+}
+
 /// Calls a function of the library by name.
 macro_rules! call {
     // SAFETY: the arguments are what the tests want to be answered: null, or valid for the function.
@@ -65,7 +71,7 @@ fn null_and_foreign_pointers_are_invalid_arguments() {
         {
             let mut number = 0;
             assert_eq!(call!(lib.nvmlDeviceGetPowerUsage(foreign, &mut number)), INVALID, "{foreign:?}");
-            let mut set_data: sys::nvmlEventData_t = unsafe { mem::zeroed() }; // SAFETY: plain numbers and a pointer
+            let mut set_data: sys::nvmlEventData_t = zeros();
             assert_eq!(call!(lib.nvmlEventSetWait_v2(foreign.cast(), &mut set_data, 0)), INVALID);
             assert_eq!(call!(lib.nvmlEventSetFree(foreign.cast())), INVALID);
             assert_eq!(call!(lib.nvmlGpmSampleFree(foreign.cast())), INVALID);
@@ -145,15 +151,14 @@ fn versions_sizes_and_indices_are_checked() {
         let endless = [b'x' as std::ffi::c_char; 300];
         assert_eq!(call!(lib.nvmlDeviceGetHandleByUUID(endless.as_ptr(), &mut none)), INVALID);
 
-        // SAFETY, here and below: plain numbers, for which zeros are values.
-        let mut memory: sys::nvmlMemory_v2_t = unsafe { mem::zeroed() };
+        let mut memory: sys::nvmlMemory_v2_t = zeros();
         for (version, answer) in [(0, WRONG_VERSION), (0x0100_0028, WRONG_VERSION), (0x0200_0028, OK), (2, WRONG_VERSION)] {
             memory.version = version;
             assert_eq!(call!(lib.nvmlDeviceGetMemoryInfo_v2(device, &mut memory)), answer, "{version:#x}");
         }
-        let mut temperature: sys::nvmlTemperature_t = unsafe { mem::zeroed() };
+        let mut temperature: sys::nvmlTemperature_t = zeros();
         assert_eq!(call!(lib.nvmlDeviceGetTemperatureV(device, &mut temperature)), WRONG_VERSION);
-        let mut support: sys::nvmlGpmSupport_t = unsafe { mem::zeroed() };
+        let mut support: sys::nvmlGpmSupport_t = zeros();
         assert_eq!(call!(lib.nvmlGpmQueryDeviceSupport(device, &mut support)), WRONG_VERSION);
         support.version = 1;
         assert_eq!((call!(lib.nvmlGpmQueryDeviceSupport(device, &mut support)), support.isSupportedDevice), (OK, 1));
@@ -175,7 +180,7 @@ fn versions_sizes_and_indices_are_checked() {
             call!(lib.nvmlDeviceGetComputeRunningProcesses_v3(*device, &mut count, ptr::null_mut())) == TOO_SMALL && count == 1
         });
         let busy = busy.expect("somebody works after 33 minutes");
-        let (mut count, mut process) = (1, unsafe { mem::zeroed::<sys::nvmlProcessInfo_t>() });
+        let (mut count, mut process) = (1, zeros::<sys::nvmlProcessInfo_t>());
         assert_eq!(call!(lib.nvmlDeviceGetComputeRunningProcesses_v3(busy, &mut count, ptr::null_mut())), INVALID);
         count = 1;
         assert_eq!(call!(lib.nvmlDeviceGetComputeRunningProcesses_v3(busy, &mut count, &mut process)), OK);
@@ -190,7 +195,7 @@ fn versions_sizes_and_indices_are_checked() {
         assert_eq!(call!(lib.nvmlDeviceGetTotalEccErrors(device, 2, 0, &mut long)), INVALID);
         assert_eq!(call!(lib.nvmlDeviceGetNvLinkState(device, 18, &mut number)), INVALID);
         assert_eq!((call!(lib.nvmlDeviceGetNvLinkState(device, 17, &mut number)), number), (OK, 1));
-        let mut field: sys::nvmlFieldValue_t = unsafe { mem::zeroed() };
+        let mut field: sys::nvmlFieldValue_t = zeros();
         for count in [0, -1, i32::MAX] {
             assert_eq!(call!(lib.nvmlDeviceGetFieldValues(device, count, &mut field)), INVALID);
         }
@@ -219,8 +224,7 @@ fn instances_have_handles_of_three_kinds() {
         assert_eq!(count, number, "profile {profile}");
     }
     assert_eq!(call!(lib.nvmlDeviceGetGpuInstances(device, 9, found.as_mut_ptr(), &mut count)), OK);
-    // SAFETY, here and below: plain numbers and pointers.
-    let mut info: sys::nvmlGpuInstanceInfo_t = unsafe { mem::zeroed() };
+    let mut info: sys::nvmlGpuInstanceInfo_t = zeros();
     assert_eq!(call!(lib.nvmlGpuInstanceGetInfo(found[0], &mut info)), OK);
     assert_eq!((info.device, info.profileId, info.placement.size), (device, 9, 4));
     let mut same = ptr::null_mut();
@@ -229,7 +233,7 @@ fn instances_have_handles_of_three_kinds() {
     let mut compute = ptr::null_mut();
     assert_eq!(call!(lib.nvmlGpuInstanceGetComputeInstanceById(found[0], 0, &mut compute)), OK);
     assert_eq!(call!(lib.nvmlGpuInstanceGetComputeInstanceById(found[0], 1, &mut compute.clone())), NOT_FOUND);
-    let mut detail: sys::nvmlComputeInstanceInfo_t = unsafe { mem::zeroed() };
+    let mut detail: sys::nvmlComputeInstanceInfo_t = zeros();
     assert_eq!(call!(lib.nvmlComputeInstanceGetInfo_v2(compute, &mut detail)), OK);
     assert_eq!((detail.device, detail.gpuInstance, detail.id, detail.placement.size), (device, found[0], 0, 3));
     // A handle of one kind is none of another.
@@ -266,8 +270,7 @@ fn samples_and_sets_are_freed_once_and_are_not_endless() {
             }
         };
         assert_eq!((answer, samples.len()), (23, 4096), "insufficient resources");
-        // SAFETY: plain numbers and pointers.
-        let mut request: Box<sys::nvmlGpmMetricsGet_t> = Box::new(unsafe { mem::zeroed() });
+        let mut request: Box<sys::nvmlGpmMetricsGet_t> = Box::new(zeros());
         (request.sample1, request.sample2, request.numMetrics) = (samples[0], samples[1], 1);
         assert_eq!(call!(lib.nvmlGpmMetricsGet(&mut *request)), WRONG_VERSION);
         request.version = 1;
@@ -320,8 +323,7 @@ fn threads_call_at_once_and_a_waiting_one_is_woken() {
         let begun = std::time::Instant::now();
         std::thread::scope(|scope| {
             let waiting = scope.spawn(move || {
-                // SAFETY: plain numbers and a pointer.
-                let mut data: sys::nvmlEventData_t = unsafe { mem::zeroed() };
+                let mut data: sys::nvmlEventData_t = zeros();
                 call!(lib.nvmlEventSetWait_v2(address as nvmlEventSet_t, &mut data, u32::MAX))
             });
             std::thread::sleep(std::time::Duration::from_millis(50));

@@ -4,7 +4,9 @@ use nvml_wrapper::enums::gpm::GpmMetricId;
 use nvml_wrapper::{
     Nvml,
     bitmasks::event::EventTypes,
-    enum_wrappers::device::{Clock, PcieUtilCounter, PerformanceState, Sampling, TemperatureSensor},
+    enum_wrappers::device::{
+        Clock, EccCounter, MemoryError, PcieUtilCounter, PerformancePolicy, PerformanceState, Sampling, TemperatureSensor,
+    },
     enums::{device::SampleValue, event::XidError},
     error::NvmlError,
     gpm::gpm_metrics_get,
@@ -66,10 +68,14 @@ fn a_wrapped_node_is_the_simulated_one() {
         assert_eq!(i64::from(device.pcie_throughput(PcieUtilCounter::Send).unwrap()), now.pcie_tx.unwrap() / 1024);
         assert!(matches!(device.fan_speed(0), Err(NvmlError::NotSupported)));
         let held = now.fb_used_mib > 0;
-        let p8 = accelerator.nvlinks.is_none() && !held;
-        let wanted = if p8 { PerformanceState::Eight } else { PerformanceState::Zero };
+        let wanted = if now.pstate == 8 { PerformanceState::Eight } else { PerformanceState::Zero };
         assert_eq!(device.performance_state().unwrap(), wanted);
-        assert_eq!(device.current_throttle_reasons().unwrap().bits() & 1, u64::from(!held), "idle or not");
+        assert_eq!(device.current_throttle_reasons().unwrap().bits() as i64, now.clock_reasons);
+        let violation = device.violation_status(PerformancePolicy::Power).unwrap();
+        assert_eq!(violation.violation_time as i64, now.power_violation_ns);
+        let ecc = |kind, counter| device.total_ecc_errors(kind, counter).unwrap() as i64;
+        assert_eq!(ecc(MemoryError::Corrected, EccCounter::Volatile), now.ecc_volatile.0);
+        assert_eq!(ecc(MemoryError::Uncorrected, EccCounter::Aggregate), now.ecc_aggregate.1);
 
         let processes = device.running_compute_processes().unwrap();
         assert_eq!(processes.len(), usize::from(held));
@@ -172,11 +178,44 @@ fn instances_are_devices_of_their_gpu() {
     assert!(whole.utilization_rates().is_ok());
 }
 
+/// A GPU that falls off the bus by the plan is not on the page, and lost to NVML.
+#[test]
+fn a_gpu_off_the_bus_is_lost() {
+    let spec = small().replace("xid: { per_gpu_day: 3 }", "xid: { per_gpu_day: 300 }");
+    let off = |world: &World| {
+        let faults = simulator::faults(&world.plan, world.plan.window());
+        let off = faults.into_iter().find(|fault| fault.kind == "off_the_bus" && fault.node == "h100-0").expect("one falls off");
+        (off.device.unwrap(), off.from)
+    };
+    if !is_client() {
+        let mut world = World::new(&spec, "h100-0", 0, 0.0);
+        let (uuid, from) = off(&world);
+        world.setup.clock.origin = from;
+        assert!(!world.page().contains(&uuid));
+        return world.seen_by("wrapper::a_gpu_off_the_bus_is_lost");
+    }
+    let (setup, plan, node) = here();
+    let lost: Vec<bool> = {
+        let boards = 0..plan.nodes()[node].boards.len();
+        boards.map(|board| state::board_state(&plan, node, board, setup.clock.origin).is_none()).collect()
+    };
+    assert!(lost.contains(&true) && lost.contains(&false));
+    let nvml = Nvml::init().unwrap();
+    for (index, lost) in (0..).zip(lost) {
+        match nvml.device_by_index(index) {
+            Ok(device) => assert!(!lost && device.power_usage().is_ok()),
+            Err(NvmlError::GpuLost) => assert!(lost),
+            Err(err) => panic!("{err}"),
+        }
+    }
+    assert_eq!(nvml.device_count().unwrap(), 4);
+}
+
 #[test]
 fn events_are_the_xids_of_the_plan() {
     if !is_client() {
         // XIDs come a few minutes of fleet time after the start, at 600 times the wall clock's speed.
-        let spec = small().replace("xid: { per_gpu_day: 3 }", "xid: { per_gpu_day: 300 }");
+        let spec = small().replace("xid: { per_gpu_day: 3 }", "xid: { per_gpu_day: 60 }");
         World::new(&spec, "h100-0", 10, 600.0).seen_by("wrapper::events_are_the_xids_of_the_plan");
         return;
     }
