@@ -114,7 +114,7 @@ impl Load {
     fn share_out(&self, sm: i64, power_mw: i64) -> (i64, i64, i64) {
         let range = self.limit_mw - self.idle_mw;
         let above = (power_mw - self.idle_mw - range * 60 / 1000).max(0) * 1_000_000 / range;
-        let (least_tensor, least_dram) = (sm * 50 / 1000, sm * 80 / 1000);
+        let (least_tensor, least_dram) = (sm * 10 / 1000, sm * 20 / 1000);
         let least = (500 * least_tensor + 250 * least_dram) / 1000;
         let full = 450 * sm / 1000;
         if above <= least + full {

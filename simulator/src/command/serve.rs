@@ -71,7 +71,11 @@ impl Serve {
         let plan = Arc::new(plan);
         checked_speed(self.speed)?;
         let start = self.start.unwrap_or(plan.spec().start);
-        if start < plan.window().from() || plan.window().to() <= start {
+        if start < plan.window().from() {
+            let said = format!("--start is before the fleet's start, {}; give that or a later time", plan.spec().start);
+            return Err(Failure { exit: 2, said });
+        }
+        if plan.window().to() <= start {
             let window = plan.window();
             let said = format!("--start {start} is outside the fleet's time, {} to {}", window.from(), window.to());
             return Err(Failure { exit: 2, said });

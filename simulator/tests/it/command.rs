@@ -45,7 +45,7 @@ fn wrong_specs_and_windows_exit_2_with_the_reason() {
         (vec!["serve", &small, "--listen", "nowhere"], "no address to listen on"),
         (
             vec!["serve", &small, "--start", "2026-03-01T00:00:00Z"],
-            "--start 2026-03-01T00:00:00.000Z is outside the fleet's time",
+            "--start is before the fleet's start, 2026-03-02T00:00:00.000Z; give that or a later time",
         ),
         (vec!["serve", &small, "--listen", "0", "--port-per-node", "65535"], "would end above 65535; begin lower"),
         (vec!["objects", &small, "--at", "2027-01-01T00:00:00Z"], "is outside the fleet's time"),

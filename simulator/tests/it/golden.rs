@@ -54,10 +54,10 @@ fn every_face_has_the_bytes_that_it_always_had() {
     assert_eq!(
         [truth, listed(false), messages, rows(2)],
         [
-            "904b55eb104f62e8aa9de783badc629e",
-            "0b47a2f60388b4db1d583b26eb907baa",
-            "069e6564f1e92c4729d8258f60effd73",
-            "fda92bc44c600d9b17b1ef5670a880d1"
+            "53a9e5abcdeb66ce9e0d2e320dae377f",
+            "59c13bea5102199c2d17a20c848fcf5c",
+            "72a9da414f91ffab7db252a7af7b9885",
+            "038fd1817bac3a3567e9599e5cfe73e3"
         ],
         "truth, pod-resources, messages, rows"
     );
