@@ -161,7 +161,7 @@ pub enum FramesError {
         frame: u64,
         /// Why.
         #[source]
-        source: TransportError,
+        source: Box<TransportError>,
     },
 }
 
@@ -182,12 +182,12 @@ pub fn publish(
         }
         batch.add(frame, clock(), &mut published);
         if batch.records >= BATCH_RECORDS || batch.bytes >= BATCH_BYTES {
-            batch.produce(&topics).map_err(|source| FramesError::Produce { frame: taken, source })?;
+            batch.produce(&topics).map_err(|source| FramesError::Produce { frame: taken, source: source.into() })?;
             taken = published.frames;
             done(&published);
         }
     }
-    batch.produce(&topics).map_err(|source| FramesError::Produce { frame: taken, source })?;
+    batch.produce(&topics).map_err(|source| FramesError::Produce { frame: taken, source: source.into() })?;
     Ok(published)
 }
 

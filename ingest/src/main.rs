@@ -90,7 +90,7 @@ fn start(command: Command) -> anyhow::Result<()> {
                 allocations::run(config, reload, clock, asked_to_end()).await
             })?;
         }
-        Command::Publish(args) => publish(&PublishConfig::load(args)?, &*clock)?,
+        Command::Publish(args) => publish(&PublishConfig::load(args)?, &clock)?,
     }
     Ok(())
 }

@@ -23,7 +23,9 @@ const SEREN_LIMIT_MW: i64 = 500_000;
 
 /// What pods of a preset ask for and how they end, where `base` is what they would.
 pub(crate) fn habits(preset: Preset, base: Habits) -> Habits {
-    static TABLES: LazyLock<Vec<(Vec<(u32, u32)>, Vec<u32>)>> = LazyLock::new(|| {
+    /// Numbers of GPUs with their weights, and bounds of durations, by preset.
+    type Tables = Vec<(Vec<(u32, u32)>, Vec<u32>)>;
+    static TABLES: LazyLock<Tables> = LazyLock::new(|| {
         let small = |number: i64| u32::try_from(number / 1000).unwrap_or(u32::MAX);
         let one = |preset: &Preset| {
             let measured = preset.measured();

@@ -61,11 +61,13 @@ pub fn run(options: &Options, program: &str, out: &mut dyn Write) -> Result<(), 
     let plan = plan(options)?;
     let lake = fresh_lake(options.keep.as_deref())?;
     let began = Instant::now();
+    let devices = plan.devices().count();
     writeln!(
         out,
-        "simulating {} nodes, {} GPUs, {} h of {} from {}, seed {}",
+        "simulating {} nodes, {} GPUs{}, {} h of {} from {}, seed {}",
         plan.nodes().len(),
-        plan.devices().count(),
+        plan.spec().gpus(),
+        if devices as u64 == plan.spec().gpus() { String::new() } else { format!(" ({devices} devices, MIG instances counted)") },
         plan.window().len_ms() / schemas::HOUR_MS,
         options.fleet.as_deref().map_or("the demo fleet".into(), |path| path.display().to_string()),
         plan.window().from(),

@@ -57,8 +57,12 @@ pub fn against_truth(comparison: &Comparison) -> String {
     let (ledger, truth) = comparison.allocated_ms;
     match comparison.owner_differences.first() {
         None => text.push_str(&format!(
-            "  allocated matches to the millisecond for each of {} owners ({ledger} ms = {truth} ms)\n",
-            comparison.owners
+            "  allocated matches to the millisecond for each of {} owners ({})\n",
+            comparison.owners,
+            match ledger == truth {
+                true => format!("{ledger} ms = {truth} ms"),
+                false => format!("{ledger} ms, in truth {truth} ms: rows of cut and shared GPUs are rounded one by one"),
+            }
         )),
         Some((owner, ledger, truth)) => text.push_str(&format!(
             "  allocated DIFFERS for {} of {} owners; the first: {owner} has {ledger} ms, in truth {truth} ms\n",
