@@ -90,7 +90,8 @@ fn cover(at: i64, readings: Readings, flags: FlagSet, on_instance: bool, rules: 
         flags,
         quiet: zero(gr_active) && zero(sm_active),
         hot: matches!(gpu_util, Reading::Valid(value) if value.at_least(20)),
-        energy_mj,
+        // An instance's lines carry the counter of its whole board: what part is the instance's, nobody measured.
+        energy_mj: if on_instance { None } else { energy_mj },
         fb_used_mib,
     }
 }

@@ -1,7 +1,8 @@
 /* How much energy did each team's holdings draw, in kWh?
 
    One row per team and product. energy_mj is the increase of the boards' counters in millijoules, cut at the owners' edges (A10); after a
-   reset it is a lower bound. without_energy_ms is allocated time of rows whose energy is not known (no counter, or no device yet, A16), in
+   reset it is a lower bound. without_energy_ms is allocated time of rows whose energy is not known (no counter, no device yet (A16), or a
+   MIG instance, whose lines carry the counter of its whole board), in
    whole-GPU-equivalent device-milliseconds: it is not time at 0 W. energy_mj and kwh are null where no row knows it. What boards drew while
    nobody held them is in no row. team is null for unattributed time. coverage is the allocated time of rows with energy, of all. */
 WITH sums AS (

@@ -226,7 +226,7 @@ fn gpu_hours_columns() -> Vec<Column> {
         101 terminating_ms Int ? "part of ms: deletion asked for"
         102 on_unready_ms Int ? "part of ms: on a device or node that was not ready"
         103 held_profile_ms Int ? "instance time held, weight not applied"
-        104 energy_mj Int ? "energy of the owner's time, mJ; null where not computed"
+        104 energy_mj Int ? "energy of the owner's time, mJ; null where not computed, and on MIG instances"
         105 fb_used_mib_ms Int ? "frame buffer used times time; null where not computed"
         106 fb_unobserved_ms Int ? "time without a reading of it; null where not computed"
         107 overcommitted_ms Int ? "held by number beyond what the node has; beside the sum"

@@ -110,6 +110,10 @@ fn holding(uid: &str, bound: i64, end: Option<i64>) -> Holding {
 fn check(replicas: u32, holdings: &[Holding], readings: &[(i64, i64, i64)], expected: &[&str]) {
     let mut device = Device::new("A", "n1");
     device.replicas = std::num::NonZeroU32::new(replicas).unwrap();
+    check_on(device, holdings, readings, expected);
+}
+
+fn check_on(device: Device, holdings: &[Holding], readings: &[(i64, i64, i64)], expected: &[&str]) {
     let sample = |&(ms, energy, fb): &(i64, i64, i64)| Sample {
         device: "A".into(),
         at: at(EDGE + ms),
@@ -156,4 +160,10 @@ fn a_reset_is_a_lower_bound_and_an_impossible_fall_adds_nothing() {
 fn a_shared_device_is_split_equally() {
     let two = [holding("a", 0, Some(100)), holding("b", 0, Some(100))];
     check(2, &two, &[(0, 0, 8), (100, 101, 8)], &["a after 51 400 0 shared", "b after 50 400 0 shared"]);
+}
+
+#[test]
+fn the_counter_of_a_whole_board_is_nobodys_energy_on_an_instance() {
+    let instance = Device { parent: Some("G".into()), ..Device::new("A", "n1") };
+    check_on(instance, &[holding("a", 0, Some(100))], &[(0, 0, 8), (100, 101, 8)], &["a after - 800 0"]);
 }
