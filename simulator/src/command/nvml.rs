@@ -107,7 +107,7 @@ impl Nvml {
                 nvml::beside(&program).ok_or_else(|| Failure {
                     exit: 2,
                     said: format!(
-                        "{} does not lie beside {}; build it by `cargo build -p nvml-sim` with the same profile, or name it by --library",
+                        "{} does not lie beside {}; build it by `cargo build --workspace` with the same profile, or name it by --library",
                         nvml::BUILT_AS,
                         program.display()
                     ),
