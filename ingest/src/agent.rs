@@ -382,7 +382,7 @@ impl Agent {
     }
 
     /// Takes what the API server says of claims; none: it is not asked.
-    pub fn know_claims(&mut self, claims: Option<&join::Claims>) {
+    pub fn know_claims(&mut self, claims: Option<&Arc<join::Claims>>) {
         for known in self.targets.iter_mut().flatten().filter(|known| known.target.podres_socket.is_some()) {
             known.memory.set_claims(claims.cloned());
         }

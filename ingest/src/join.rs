@@ -19,6 +19,7 @@ use schemas::proto::Holder;
 use schemas::status::JoinReason;
 use schemas::{DeviceId, GpuUuid, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// How `owner_source` names the kubelet's word.
 pub const FROM_PODRES: &str = "podres";
@@ -33,7 +34,7 @@ pub struct Memory {
     /// Devices of its ResourceSlices, which claims name.
     slices: Vec<SliceDevice>,
     /// What the API server says of claims, where it is asked.
-    claims: Option<Claims>,
+    claims: Option<Arc<Claims>>,
     /// The claims of the last listing.
     listed_claims: BTreeSet<ClaimName>,
     /// The last good listing, resolved, and when it was made.
@@ -219,7 +220,7 @@ impl Memory {
     }
 
     /// Takes what the API server says of claims; none: it is not asked, and every claim holds its devices.
-    pub fn set_claims(&mut self, claims: Option<Claims>) {
+    pub fn set_claims(&mut self, claims: Option<Arc<Claims>>) {
         self.claims = claims;
     }
 
@@ -230,7 +231,12 @@ impl Memory {
 
     fn known(&self, list: &ListPodResourcesResponse) -> Known {
         let (admin_claims, unread_claims) = match &self.claims {
-            Some(claims) => (claims.admin.clone(), self.listed_claims.difference(&claims.read).cloned().collect()),
+            Some(claims) => {
+                let listed =
+                    |(namespace, name, ..): &&ClaimedDevice| self.listed_claims.iter().any(|(n, c)| n == namespace && c == name);
+                let unread = self.listed_claims.difference(&claims.read).cloned().collect();
+                (claims.admin.iter().filter(listed).cloned().collect(), unread)
+            }
             None => Default::default(),
         };
         let gpus = self.gpus_with_listed(list);
@@ -449,17 +455,17 @@ mod tests {
     fn a_claim_holds_once_it_is_known_not_to_look_only() {
         let (mut memory, text, answer) = (Memory::default(), line("GPU-a", ""), by_claim("gpu-0"));
         memory.set_slices(vec![slice("gpu-0", "GPU-a", None)]);
-        memory.set_claims(Some(Claims::default()));
+        memory.set_claims(Some(Arc::default()));
         let (page, joined) = join(&mut memory, &text, answer.clone(), 0);
         assert_eq!((pods(&page, 0), joined.reason), (vec![], Some(JoinReason::ClaimUnread)));
         assert_eq!(joined.unmatched, ["gpu.nvidia.com/n1/gpu-0"]);
         let name = memory.listed_claims().first().cloned().unwrap();
         let read = BTreeSet::from([name.clone()]);
-        memory.set_claims(Some(Claims { read: read.clone(), admin: BTreeSet::new() }));
+        memory.set_claims(Some(Arc::new(Claims { read: read.clone(), admin: BTreeSet::new() })));
         let (page, joined) = join(&mut memory, &text, answer.clone(), 1);
         assert_eq!((pods(&page, 0), joined.reason, joined.unmatched), (vec!["p"], None, vec![]));
         let looks = (name.0, name.1, "gpu.nvidia.com".to_owned(), "n1".to_owned(), "gpu-0".to_owned());
-        memory.set_claims(Some(Claims { read, admin: BTreeSet::from([looks]) }));
+        memory.set_claims(Some(Arc::new(Claims { read, admin: BTreeSet::from([looks]) })));
         let (page, joined) = join(&mut memory, &text, answer, 2);
         assert_eq!(
             (pods(&page, 0), joined.listed, joined.unmatched),

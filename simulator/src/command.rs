@@ -196,6 +196,19 @@ impl Command {
     }
 }
 
+/// When a clock begins: `--start`, else with the fleet.
+fn begins(plan: &Plan, start: Option<Timestamp>) -> Result<Timestamp, Failure> {
+    let (window, start) = (plan.window(), start.unwrap_or(plan.spec().start));
+    let said = if start < window.from() {
+        format!("--start is before the fleet's start, {}; give that or a later time", window.from())
+    } else if window.to() <= start {
+        format!("--start {start} is outside the fleet's time, {} to {}", window.from(), window.to())
+    } else {
+        return Ok(start);
+    };
+    Err(Failure { exit: 2, said })
+}
+
 fn checked_speed(speed: f64) -> Result<(), Failure> {
     let fits = (0.0..=simulator::nvml::MAX_SPEED).contains(&speed);
     let said = || format!("--speed {speed} is not between 0 and {}", simulator::nvml::MAX_SPEED);

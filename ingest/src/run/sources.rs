@@ -53,7 +53,7 @@ struct Cluster {
     wanted: watch::Sender<Wanted>,
     looks: mpsc::Receiver<Look>,
     slices: BTreeMap<String, Vec<SliceDevice>>,
-    claims: Claims,
+    claims: Arc<Claims>,
     ahead_ms: Option<i64>,
 }
 
@@ -156,7 +156,7 @@ impl Sources {
         let (sender, mut looks) = mpsc::channel(1);
         tokio::spawn(source.watch(sender));
         let first = tokio::time::timeout(FIRST_LOOK, looks.recv()).await;
-        let (slices, claims) = (BTreeMap::new(), Claims::default());
+        let (slices, claims) = (BTreeMap::new(), Arc::default());
         self.cluster = Some(Cluster { how: how.clone(), wanted, looks, slices, claims, ahead_ms: None });
         match first {
             Ok(Some(look)) => drop(self.take(look, metrics)),
@@ -237,7 +237,7 @@ impl Sources {
             cluster.slices = slices;
         }
         if let Some(claims) = look.claims {
-            cluster.claims = claims;
+            cluster.claims = Arc::new(claims);
         }
         // What was measured stands until there is something better: clocks drift slowly.
         cluster.ahead_ms = look.ahead_ms.or(cluster.ahead_ms);

@@ -9,7 +9,7 @@ use std::{
 use schemas::Timestamp;
 use simulator::nvml;
 
-use super::{Failure, Fleet, checked_speed, usage};
+use super::{Failure, Fleet, begins, checked_speed, usage};
 
 const EXAMPLES: &str = "Examples:
   strandline-sim nvml fleet.yaml --node h100-0 -- nvitop -1
@@ -57,10 +57,7 @@ impl Nvml {
         checked_speed(self.speed)?;
         let text = self.fleet.text()?;
         let plan = self.fleet.plan_of(&text, |_| {})?;
-        if self.start.is_some_and(|start| start < plan.spec().start) {
-            let said = format!("--start is before the fleet's start, {}; give that or a later time", plan.spec().start);
-            return Err(Failure { exit: 2, said });
-        }
+        let origin = begins(&plan, self.start)?;
         nvml::find(&plan, &self.node).map_err(|err| usage("--node", &err))?;
         let script = self.script.as_deref().map(checked_script).transpose()?;
         let library = self.library()?;
@@ -70,7 +67,7 @@ impl Nvml {
         };
         let spec = nvml::lay(&folder, &library, &text);
         let spec = spec.map_err(|err| usage(format_args!("cannot lay the library into {}", folder.display()), &err))?;
-        let clock = nvml::WallClock { origin_ms, origin: self.start.unwrap_or(plan.spec().start), speed: self.speed };
+        let clock = nvml::WallClock { origin_ms, origin, speed: self.speed };
         let setup = nvml::Setup { spec, node: self.node, seed: self.fleet.seed, clock, script };
         let before = std::env::var_os("LD_LIBRARY_PATH");
         let folder = setup.spec.parent().unwrap_or(&folder);

@@ -16,7 +16,7 @@ use simulator::{
 };
 use tokio::{net::TcpListener, sync::watch, task::JoinSet};
 
-use super::{Failure, Fleet, checked_speed, usage};
+use super::{Failure, Fleet, begins, checked_speed, usage};
 
 #[derive(Debug, clap::Args)]
 pub struct Serve {
@@ -70,16 +70,7 @@ impl Serve {
         })?;
         let plan = Arc::new(plan);
         checked_speed(self.speed)?;
-        let start = self.start.unwrap_or(plan.spec().start);
-        if start < plan.window().from() {
-            let said = format!("--start is before the fleet's start, {}; give that or a later time", plan.spec().start);
-            return Err(Failure { exit: 2, said });
-        }
-        if plan.window().to() <= start {
-            let window = plan.window();
-            let said = format!("--start {start} is outside the fleet's time, {} to {}", window.from(), window.to());
-            return Err(Failure { exit: 2, said });
-        }
+        let start = begins(&plan, self.start)?;
         let clock = SimClock::running(start, self.speed);
         let listener = web::listen(self.listen).await?;
         let address = listener.local_addr()?;
