@@ -43,7 +43,11 @@ fn main() {
     println!("parse + join + encode  {cold:8.1} us a round of 8 GPUs, first sight (budget 300, the scrape not counted)");
     println!("  series seen before   {warm:8.1} us (budget 150)");
 
-    let records = if quick { rounds::rounds(2, 2) } else { rounds::rounds(1000, 10) };
+    let records = if quick {
+        rounds::rounds(2, 2)
+    } else {
+        rounds::rounds(std::env::var("NODES").map_or(1000, |n| n.parse().unwrap_or(1000)), 10)
+    };
     let messages: Vec<Message> = (0..)
         .zip(records)
         .map(|(offset, record)| Message { offset, key: record.key, value: record.value, at_ms: record.at_ms })
@@ -51,17 +55,28 @@ fn main() {
     let repeats = if quick { 1 } else { 5 };
     let batch = || {
         let mut batch = Batch::new(Kind::Samples, publish::SAMPLES, 0);
-        messages.iter().for_each(|message| batch.add(message));
+        messages.iter().for_each(|message| batch.add(message.clone()));
         batch.finish()
     };
-    let sorted = |tables: &[(&'static schemas::tables::Table, RecordBatch)]| -> Vec<RecordBatch> {
-        tables.iter().filter_map(|(table, rows)| lake::encode::sorted(table, std::slice::from_ref(rows)).ok()).collect()
+    let file = |table, rows: &mut dyn Iterator<Item = RecordBatch>| {
+        let _ = black_box(lake::encode::hot(table, rows, &mut lake::Footer::default()));
     };
-    let micros = best(repeats, 1, || {
-        let tables = batch();
-        for ((table, _), rows) in tables.iter().zip(sorted(&tables)) {
-            let _ = black_box(lake::encode::file(table, &[rows], &mut lake::Footer::default()));
+    if let Ok(stage) = std::env::var("STAGE") {
+        let Ok((first, _)) = batch() else { return };
+        let rows: Vec<RecordBatch> = first.batches().collect();
+        for _ in 0..std::env::var("TIMES").map_or(1, |n| n.parse().unwrap_or(1)) {
+            match &*stage {
+                "rows" => first.batches().for_each(|rows| drop(black_box(rows))),
+                "read" => drop(black_box(batch())),
+                _ => file(first.table(), &mut rows.iter().cloned()),
+            }
         }
+        return;
+    }
+    let micros = best(repeats, 1, || {
+        let Ok((first, others)) = batch() else { return };
+        file(first.table(), &mut first.batches());
+        others.into_iter().for_each(|(table, rows)| file(table, &mut std::iter::once(rows)));
     });
     let samples = messages.len() as f64 * 8.0;
     println!("message to Parquet     {:8.0} samples a second (budget 250,000)", samples / micros * 1e6);
@@ -70,18 +85,11 @@ fn main() {
         "decode by prost alone",
         best(repeats, 1, || messages.iter().for_each(|m| drop(black_box(ScrapeRound::decode(&*m.value))))),
     );
-    each("decode and rows", best(repeats, 1, || drop(black_box(batch()))));
-    let tables = batch();
-    each("sort", best(repeats, 1, || drop(black_box(sorted(&tables)))));
-    let in_order = sorted(&tables);
-    each(
-        "encode",
-        best(repeats, 1, || {
-            for ((table, _), rows) in tables.iter().zip(&in_order) {
-                let _ = black_box(lake::encode::file(table, std::slice::from_ref(rows), &mut lake::Footer::default()));
-            }
-        }),
-    );
+    each("read", best(repeats, 1, || drop(black_box(batch()))));
+    let Ok((first, _)) = batch() else { return };
+    each("rows in order", best(repeats, 1, || first.batches().for_each(|rows| drop(black_box(rows)))));
+    let rows: Vec<RecordBatch> = first.batches().collect();
+    each("encode", best(repeats, 1, || file(first.table(), &mut rows.iter().cloned())));
 }
 
 /// The best of some repeats, in microseconds a call.

@@ -6,8 +6,9 @@ pub use schemas::rows::Rows;
 use crate::publish;
 use crate::transport::Message;
 use arrow::array::RecordBatch;
+use lake::LakeError;
 use schemas::proto::{Allocation, Message as _, Node, allocation};
-use schemas::rows::{self, Place, SampleColumns, TIMES_MS, wire};
+use schemas::rows::{self, Place, Rounds, SampleColumns, TIMES_MS, wire};
 use schemas::tables::{self, Table};
 use std::collections::BTreeMap;
 
@@ -50,8 +51,9 @@ pub struct Batch {
     kind: Kind,
     topic: String,
     partition: u32,
+    /// Rows of [`Kind::tables`]; those of `gpu_samples` are made at the end, of `rounds`.
     tables: Vec<Rows>,
-    samples: Option<SampleColumns>,
+    rounds: Rounds,
     /// Messages or parts of messages that were refused.
     pub rejects: u64,
     /// The same by reason; at most [`MAX_REASONS`] and `other`, for an agent's words are not bounded by anything here.
@@ -67,53 +69,54 @@ impl Batch {
     /// No rows yet of `partition` of the topic called `topic`.
     pub fn new(kind: Kind, topic: &str, partition: u32) -> Self {
         let tables: Vec<Rows> = kind.tables().into_iter().map(Rows::new).collect();
-        let samples = (kind == Kind::Samples).then(SampleColumns::new);
-        Batch { kind, topic: topic.to_owned(), partition, tables, samples, rejects: 0, reasons: BTreeMap::new(), records: 0 }
+        let (topic, rounds, reasons) = (topic.to_owned(), Rounds::default(), BTreeMap::new());
+        Batch { kind, topic, partition, tables, rounds, rejects: 0, reasons, records: 0 }
     }
 
     /// Adds the rows of one message. One that cannot be read is a row of `rejects`.
-    pub fn add(&mut self, message: &Message) {
+    pub fn add(&mut self, message: Message) {
         self.records += 1;
-        let place = Place { partition: self.partition, offset: message.offset };
+        let Message { offset, key, value, at_ms } = message;
+        let place = Place { partition: self.partition, offset };
         let result = match self.kind {
-            Kind::Samples => wire::read(&message.value, |round| self.round(round, place)).map_err(undecodable).flatten(),
-            Kind::Allocations => Allocation::decode(&*message.value).map_err(undecodable).and_then(|a| match a.state {
+            Kind::Samples => wire::Round::read(value).map_err(undecodable).and_then(|round| self.round(round, place)),
+            Kind::Allocations => Allocation::decode(&*value).map_err(undecodable).and_then(|a| match a.state {
                 Some(allocation::State::Holding(holding)) => rows::holding(&mut self.tables[0], &holding, Some(place)),
                 Some(allocation::State::Demand(demand)) => rows::demand(&mut self.tables[1], &demand, Some(place)),
                 None => Err("unknown_state: neither a holding nor demand; is the sink older than the agent?".to_owned()),
             }),
             Kind::Nodes => {
-                Node::decode(&*message.value).map_err(undecodable).and_then(|n| rows::node(&mut self.tables[0], &n, Some(place)))
+                Node::decode(&*value).map_err(undecodable).and_then(|n| rows::node(&mut self.tables[0], &n, Some(place)))
             }
         };
         if let Err(why) = result {
-            self.refuse(message, place, &why);
+            self.refuse(&key, at_ms, place, &why);
         }
     }
 
-    fn round(&mut self, whole: &wire::Round<'_>, place: Place) -> Result<(), String> {
-        let round = &whole.head;
-        let Some(columns) = &self.samples else { return Ok(()) };
-        let [gpu_samples, extra, rejects, scrapes] = self.tables.as_mut_slice() else { return Ok(()) };
-        if !TIMES_MS.contains(&round.at_ms) {
-            return Err(format!("bad_time: {} ms is outside the years 1970 to 9999", round.at_ms));
+    fn round(&mut self, round: wire::Round, place: Place) -> Result<(), String> {
+        let head = &round.head;
+        let [_, extra, rejects, scrapes] = self.tables.as_mut_slice() else { return Ok(()) };
+        if !TIMES_MS.contains(&head.at_ms) {
+            return Err(format!("bad_time: {} ms is outside the years 1970 to 9999", head.at_ms));
         }
-        self.rejects += round.rejects.len() as u64;
-        for reject in &round.rejects {
+        self.rejects += head.rejects.len() as u64;
+        for reject in &head.rejects {
             count(&mut self.reasons, &reject.reason, 1);
         }
-        columns.round(whole, Some(place), gpu_samples, extra, rejects, scrapes);
+        SampleColumns::others(head, round.devices(), Some(place), extra, rejects, scrapes);
+        self.rounds.add(round, Some(place));
         Ok(())
     }
 
     /// `why` is a code, then words.
-    fn refuse(&mut self, message: &Message, place: Place, why: &str) {
+    fn refuse(&mut self, key: &[u8], at_ms: i64, place: Place, why: &str) {
         self.rejects += 1;
         let (reason, words) = why.split_once(": ").unwrap_or((why, ""));
         count(&mut self.reasons, reason, 1);
         let Some(rejects) = self.tables.iter_mut().find(|t| t.table().name == "rejects") else { return };
-        let key = std::str::from_utf8(&message.key).ok().and_then(|k| k.split_once('/'));
-        let at_ms = message.at_ms.clamp(TIMES_MS.start, TIMES_MS.end - 1);
+        let key = std::str::from_utf8(key).ok().and_then(|k| k.split_once('/'));
+        let at_ms = at_ms.clamp(TIMES_MS.start, TIMES_MS.end - 1);
         rejects.text("cluster", key.map(|k| k.0).unwrap_or_default());
         rejects.text("node", key.map(|k| k.1).unwrap_or_default());
         rejects.time("at", at_ms);
@@ -145,17 +148,65 @@ impl Batch {
 
     /// Bytes that the rows take in memory, roughly.
     pub fn bytes(&self) -> usize {
-        self.tables.iter().map(Rows::bytes).sum()
+        self.rounds.bytes() + self.tables.iter().map(Rows::bytes).sum::<usize>()
     }
 
     /// Rows of all tables.
     pub fn rows(&self) -> usize {
-        self.tables.iter().map(Rows::len).sum()
+        self.rounds.len() + self.tables.iter().map(Rows::len).sum::<usize>()
     }
 
-    /// The batches, in order of [`Kind::tables`].
-    pub fn finish(self) -> Vec<(&'static Table, RecordBatch)> {
-        self.tables.into_iter().map(|rows| (rows.table(), rows.finish())).collect()
+    /// The rows, in order of [`Kind::tables`], each table's in its own order.
+    pub fn finish(self) -> Result<(First, Vec<(&'static Table, RecordBatch)>), LakeError> {
+        let mut tables = self.tables.into_iter().map(|rows| {
+            let table = rows.table();
+            Ok((table, lake::encode::sorted(table, &[rows.finish()])?))
+        });
+        let first = tables.next().transpose()?;
+        let first = match (self.kind, first) {
+            (Kind::Allocations | Kind::Nodes, Some((table, rows))) => First::Rows(table, rows),
+            (Kind::Samples, _) | (_, None) => First::Samples(self.rounds),
+        };
+        Ok((first, tables.collect::<Result<_, _>>()?))
+    }
+}
+
+/// Rows of the table that fixes an interval.
+pub enum First {
+    /// Samples, which are made into rows while they are written.
+    Samples(Rounds),
+    /// Others.
+    Rows(&'static Table, RecordBatch),
+}
+
+impl First {
+    /// The table.
+    pub fn table(&self) -> &'static Table {
+        match self {
+            First::Samples(_) => Rounds::table(),
+            First::Rows(table, _) => table,
+        }
+    }
+
+    /// How many rows.
+    pub fn len(&self) -> usize {
+        match self {
+            First::Samples(rounds) => rounds.len(),
+            First::Rows(_, rows) => rows.num_rows(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The rows, in the order of the table.
+    pub fn batches(&self) -> Box<dyn Iterator<Item = RecordBatch> + '_> {
+        match self {
+            First::Samples(rounds) => Box::new(rounds.batches()),
+            First::Rows(_, rows) => Box::new(std::iter::once(rows.clone())),
+        }
     }
 }
 
@@ -164,6 +215,6 @@ fn count(reasons: &mut BTreeMap<String, u64>, reason: &str, n: u64) {
     *reasons.entry(if known { reason } else { "other" }.to_owned()).or_default() += n;
 }
 
-fn undecodable(error: prost::DecodeError) -> String {
+fn undecodable(error: impl std::fmt::Display) -> String {
     format!("undecodable: {error}")
 }

@@ -332,7 +332,7 @@ impl Sink {
                 return Err(SinkError::Backwards { topic, partition, end: bounds.end, pos: end + 1 });
             }
             let fetched = part.topic.fetch(part.partition, next, self.options.fetch_bytes).map_err(SinkError::Log)?;
-            for message in fetched.messages.iter().filter(|m| (next..=end).contains(&m.offset)) {
+            for message in fetched.messages.into_iter().filter(|m| (next..=end).contains(&m.offset)) {
                 batch.add(message);
             }
             for lost in fetched.lost.iter().filter(|l| (next..=end).contains(&l.from)) {
@@ -344,8 +344,8 @@ impl Sink {
         // What was skipped is a row of `rejects`, unless that file was published before anything was lost.
         let rejects = skipped > 0 && !self.is_there(index, start, tables::get("rejects"))?;
         let wanted = |table: &Table| missing.iter().any(|m| m.name == table.name) || rejects && table.name == "rejects";
-        let others: Vec<_> = batch.finish().into_iter().skip(1).filter(|(table, _)| wanted(table)).collect();
-        for (table, rows) in others {
+        let (_, others) = batch.finish().map_err(SinkError::Lake)?;
+        for (table, rows) in others.into_iter().filter(|(table, _)| wanted(table)) {
             self.publish_other(index, start, end, table, &rows, &footer)?;
         }
         self.skipped += skipped;
@@ -386,7 +386,8 @@ impl Sink {
                 return Ok(());
             }
             // Filtered, not trusted: a log may deliver what lies before the offset that was asked for.
-            for message in fetched.messages.iter().filter(|m| m.offset >= part.next) {
+            for message in fetched.messages.into_iter().filter(|m| m.offset >= part.next) {
+                part.last_at_ms = Some(message.at_ms);
                 let buffer = part.buffer.get_or_insert_with(|| Buffer {
                     batch: Batch::new(part.kind, part.topic.name(), part.partition),
                     since: now,
@@ -394,7 +395,6 @@ impl Sink {
                 });
                 buffer.first_at_ms = buffer.first_at_ms.min(message.at_ms);
                 buffer.batch.add(message);
-                part.last_at_ms = Some(message.at_ms);
                 report.records += 1;
             }
             for lost in fetched.lost.iter().filter(|l| l.from >= part.next) {
@@ -456,14 +456,13 @@ impl Sink {
             }
             error => SinkError::Log(error),
         })?;
-        let mut tables = batch.finish();
-        let others: Vec<(&'static Table, RecordBatch)> = tables.drain(1..).filter(|(_, rows)| rows.num_rows() > 0).collect();
+        let (first, mut others) = batch.finish().map_err(SinkError::Lake)?;
+        others.retain(|(_, rows)| rows.num_rows() > 0);
         footer.tables = Some(others.iter().map(|(table, _)| table.name).collect::<Vec<_>>().join(","));
-        let Some((table, rows)) = tables.pop() else { return Ok(()) };
+        let table = first.table();
         self.at(Step::BeforeFirst)?;
-        let sorted = lake::encode::sorted(table, &[rows]).map_err(SinkError::Lake)?;
-        let mut flush = Flush { rows: sorted.num_rows() as u64, bytes: 0, took: Duration::ZERO };
-        let published = self.write(table, &key, sorted, footer.clone())?;
+        let mut flush = Flush { rows: first.len() as u64, bytes: 0, took: Duration::ZERO };
+        let published = self.write(table, &key, first.batches(), footer.clone())?;
         match published {
             Published::New | Published::AlreadyMine => {}
             Published::Taken => {
@@ -509,8 +508,7 @@ impl Sink {
     ) -> Result<(), SinkError> {
         self.at(Step::BeforeOther(table.name))?;
         let key = self.key(index, start);
-        let sorted = lake::encode::sorted(table, std::slice::from_ref(rows)).map_err(SinkError::Lake)?;
-        let published = self.write(table, &key, sorted, footer.clone())?;
+        let published = self.write(table, &key, std::iter::once(rows.clone()), footer.clone())?;
         if published == Published::Taken {
             let place = self.lake.place(&key.path(table));
             let theirs = lake::read::footer(&place).map_err(SinkError::Lake)?;
@@ -521,9 +519,15 @@ impl Sink {
         self.at(Step::AfterOther(table.name))
     }
 
-    fn write(&mut self, table: &'static Table, key: &HotKey, rows: RecordBatch, footer: Footer) -> Result<Published, SinkError> {
+    fn write(
+        &mut self,
+        table: &'static Table,
+        key: &HotKey,
+        rows: impl Iterator<Item = RecordBatch>,
+        footer: Footer,
+    ) -> Result<Published, SinkError> {
         self.write_hook.as_mut().map_or(Ok(()), |hook| hook(key, table)).map_err(SinkError::Lake)?;
-        self.lake.publish_hot(table, key, &[rows], footer).map_err(SinkError::Lake)
+        self.lake.publish_hot(table, key, rows, footer).map_err(SinkError::Lake)
     }
 
     fn key(&self, index: usize, start: u64) -> HotKey {

@@ -4,6 +4,8 @@
 //! byte-stream-split, text is dictionary-encoded plain UTF-8, zstd throughout, writer version 1, page index on. The Arrow
 //! schema is not embedded, so that readers see Parquet's own types and nothing of ours.
 
+use std::borrow::Borrow;
+
 use arrow::{
     array::{Array, ArrayRef, RecordBatch, RecordBatchOptions},
     compute::{SortColumn, SortOptions, concat_batches, lexsort_to_indices, take},
@@ -14,7 +16,7 @@ use parquet::{
     errors::ParquetError,
     file::{
         metadata::SortingColumn,
-        properties::{EnabledStatistics, WriterProperties, WriterVersion},
+        properties::{EnabledStatistics, WriterProperties, WriterPropertiesBuilder, WriterVersion},
     },
     schema::types::ColumnPath,
 };
@@ -43,8 +45,26 @@ pub fn stream<E: From<LakeError>>(
     batches: impl IntoIterator<Item = Result<RecordBatch, E>>,
     footer: &mut Footer,
 ) -> Result<Vec<u8>, E> {
+    write(table, properties(table), batches, footer)
+}
+
+/// A file of the hot tree, which is read once or twice before its hour is closed: as quick to write as it can be.
+pub fn hot(
+    table: &'static Table,
+    batches: impl IntoIterator<Item: Borrow<RecordBatch>>,
+    footer: &mut Footer,
+) -> Result<Vec<u8>, LakeError> {
+    write(table, hot_properties(table), batches.into_iter().map(|batch| Ok::<_, LakeError>(batch.borrow().clone())), footer)
+}
+
+fn write<E: From<LakeError>>(
+    table: &'static Table,
+    properties: WriterProperties,
+    batches: impl IntoIterator<Item = Result<RecordBatch, E>>,
+    footer: &mut Footer,
+) -> Result<Vec<u8>, E> {
     let wrong = |source| LakeError::Encode { table: table.name, source };
-    let options = ArrowWriterOptions::new().with_properties(properties(table)).with_skip_arrow_metadata(true);
+    let options = ArrowWriterOptions::new().with_properties(properties).with_skip_arrow_metadata(true);
     let mut writer = ArrowWriter::try_new_with_options(Vec::new(), table.schema(), options).map_err(wrong)?;
     (footer.rows, footer.min_at, footer.max_at) = (0, None, None);
     for batch in batches {
@@ -96,21 +116,45 @@ fn times(table: &Table, batch: &RecordBatch) -> (Option<Timestamp>, Option<Times
     (low.map(Timestamp::from_micros), high.map(Timestamp::from_micros))
 }
 
-fn properties(table: &Table) -> WriterProperties {
+fn base(table: &Table) -> WriterPropertiesBuilder {
     let sorting = table.sort.iter().filter_map(|name| table.index(name));
     let sorting = sorting.map(|index| SortingColumn { column_idx: index as i32, descending: false, nulls_first: true }).collect();
-    let mut properties = WriterProperties::builder()
+    WriterProperties::builder()
         .set_writer_version(WriterVersion::PARQUET_1_0)
         .set_compression(Compression::ZSTD(ZstdLevel::try_new(1).expect("1 is a zstd level")))
-        .set_statistics_enabled(EnabledStatistics::Page)
         .set_max_row_group_row_count(Some(ROW_GROUP_ROWS))
         .set_created_by(concat!("strandline ", env!("CARGO_PKG_VERSION")).to_owned())
-        .set_sorting_columns(Some(sorting));
+        .set_sorting_columns(Some(sorting))
+}
+
+fn properties(table: &Table) -> WriterProperties {
+    let mut properties = base(table).set_statistics_enabled(EnabledStatistics::Page);
     for column in &table.columns {
         let path = ColumnPath::new(vec![column.name.clone()]);
         properties = match layout(column) {
             Layout::Dictionary => properties.set_column_dictionary_enabled(path, true),
             Layout::Encoded(encoding) => {
+                properties.set_column_dictionary_enabled(path.clone(), false).set_column_encoding(path, encoding)
+            }
+        };
+    }
+    properties.build()
+}
+
+/// Least and greatest values only of what readers skip by, and no dictionaries of whole numbers.
+fn hot_properties(table: &Table) -> WriterProperties {
+    let mut properties = base(table).set_statistics_enabled(EnabledStatistics::None).set_offset_index_disabled(true);
+    for column in &table.columns {
+        let path = ColumnPath::new(vec![column.name.clone()]);
+        if table.sort.contains(&&*column.name) || table.time == column.name {
+            properties = properties.set_column_statistics_enabled(path.clone(), EnabledStatistics::Chunk);
+        }
+        properties = match (layout(column), column.kind) {
+            (Layout::Dictionary, Type::Int) => properties
+                .set_column_dictionary_enabled(path.clone(), false)
+                .set_column_encoding(path, Encoding::DELTA_BINARY_PACKED),
+            (Layout::Dictionary, _) => properties.set_column_dictionary_enabled(path, true),
+            (Layout::Encoded(encoding), _) => {
                 properties.set_column_dictionary_enabled(path.clone(), false).set_column_encoding(path, encoding)
             }
         };

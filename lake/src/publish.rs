@@ -1,5 +1,7 @@
 //! Putting a file where readers see it: whole or not at all, and known to be stored before anyone is told.
 
+use std::borrow::Borrow;
+
 use arrow::array::RecordBatch;
 use schemas::tables::Table;
 
@@ -24,11 +26,11 @@ impl Lake {
         &self,
         table: &'static Table,
         key: &HotKey,
-        batches: &[RecordBatch],
+        batches: impl IntoIterator<Item: Borrow<RecordBatch>>,
         mut footer: Footer,
     ) -> Result<Published, LakeError> {
         footer.start = Some(key.start);
-        let bytes = encode::file(table, batches, &mut footer)?;
+        let bytes = encode::hot(table, batches, &mut footer)?;
         match self.store.create(&key.path(table), bytes)? {
             Created::New => Ok(Published::New),
             Created::There => {

@@ -2,17 +2,19 @@
 
 use super::Place;
 use crate::tables::{Table, Type};
-use arrow::array::{
-    ArrayRef, BooleanBuilder, Float32Builder, Float64Builder, Int64Builder, RecordBatch, StringBuilder,
-    TimestampMicrosecondBuilder,
+use arrow::{
+    array::{
+        ArrayBuilder, ArrayRef, BinaryBuilder, BooleanBuilder, Float32Builder, Float64Builder, Int64Builder, RecordBatch,
+        StringArray, TimestampMicrosecondBuilder, new_null_array,
+    },
+    datatypes::DataType,
 };
-use serde::Serializer as _;
 use std::sync::Arc;
 
 /// Nulls up to row `$len`. A builder that is told of no nulls at all keeps no list of them, which spares the writer one too.
 macro_rules! pad {
     ($builder:ident, $len:expr) => {{
-        let missing = $len - arrow::array::ArrayBuilder::len(&*$builder);
+        let missing = $len - ArrayBuilder::len(&*$builder);
         if missing > 0 {
             $builder.append_nulls(missing);
         }
@@ -26,12 +28,14 @@ pub struct Rows {
     len: usize,
     bytes: usize,
     log: Option<(usize, usize)>,
+    /// Columns without values, by type.
+    empty: Vec<(Type, ArrayRef)>,
     /// For texts that are put together.
-    scratch: Vec<u8>,
+    scratch: String,
 }
 
 enum Column {
-    Text(StringBuilder),
+    Text(BinaryBuilder),
     Int(Int64Builder),
     Float(Float32Builder),
     Double(Float64Builder),
@@ -43,7 +47,7 @@ impl Rows {
     /// No rows of `table`.
     pub fn new(table: &'static Table) -> Self {
         let column = |kind: Type| match kind {
-            Type::Text => Column::Text(StringBuilder::new()),
+            Type::Text => Column::Text(BinaryBuilder::new()),
             Type::Int => Column::Int(Int64Builder::with_capacity(0)),
             Type::Float => Column::Float(Float32Builder::with_capacity(0)),
             Type::Double => Column::Double(Float64Builder::with_capacity(0)),
@@ -57,7 +61,8 @@ impl Rows {
             len: 0,
             bytes: 0,
             log,
-            scratch: Vec::new(),
+            empty: Vec::new(),
+            scratch: String::new(),
         }
     }
 
@@ -97,6 +102,11 @@ impl Rows {
 
     /// The same by position.
     pub fn text_at(&mut self, index: usize, value: &str) {
+        self.bytes_at(index, value.as_bytes());
+    }
+
+    /// The same of a text's bytes, which the caller knows to be UTF-8.
+    pub(super) fn bytes_at(&mut self, index: usize, value: &[u8]) {
         if value.is_empty() && self.table.columns[index].nullable {
             return;
         }
@@ -108,14 +118,17 @@ impl Rows {
     }
 
     /// Sets a text of the current row to a JSON object, its keys in the order given.
-    pub fn json_at<K: AsRef<str> + serde::Serialize>(&mut self, index: usize, labels: impl IntoIterator<Item = (K, K)>) {
+    pub fn json_at<K: AsRef<str>>(&mut self, index: usize, labels: impl IntoIterator<Item = (K, K)>) {
         let mut text = std::mem::take(&mut self.scratch);
         text.clear();
-        if serde_json::Serializer::new(&mut text).collect_map(labels).is_ok()
-            && let Ok(text) = std::str::from_utf8(&text)
-        {
-            self.text_at(index, text);
+        for (name, value) in labels {
+            text.push(if text.is_empty() { '{' } else { ',' });
+            json_text(name.as_ref(), &mut text);
+            text.push(':');
+            json_text(value.as_ref(), &mut text);
         }
+        text.push_str(if text.is_empty() { "{}" } else { "}" });
+        self.text_at(index, &text);
         self.scratch = text;
     }
 
@@ -193,32 +206,121 @@ impl Rows {
     ///
     /// # Panics
     /// Where a row left a column unset that must not be null: a mistake in our own code.
-    pub fn finish(self) -> RecordBatch {
+    pub fn finish(mut self) -> RecordBatch {
+        self.take()
+    }
+
+    /// The same, and no rows are left. The next ones find room for as many.
+    ///
+    /// # Panics
+    /// As [`Rows::finish`].
+    pub fn take(&mut self) -> RecordBatch {
         let len = self.len;
-        let array = |column: Column| -> ArrayRef {
-            macro_rules! padded {
-                ($b:ident) => {{
-                    let b = &mut $b;
-                    pad!(b, len);
-                    Arc::new($b.finish())
-                }};
-            }
-            match column {
-                Column::Text(mut b) => padded!(b),
-                Column::Int(mut b) => padded!(b),
-                Column::Float(mut b) => padded!(b),
-                Column::Double(mut b) => padded!(b),
-                Column::Time(mut b) => {
-                    let b = &mut b;
-                    pad!(b, len);
-                    Arc::new(b.finish().with_timezone("UTC"))
-                }
-                Column::Bool(mut b) => padded!(b),
-            }
-        };
-        let arrays = self.columns.into_iter().map(array).collect();
+        let Self { table, columns, empty, .. } = self;
+        let columns = columns.iter_mut().zip(&table.columns);
+        let arrays = columns.map(|(column, of)| column.take(len, |kind| none(empty, of.kind, kind, len))).collect();
+        (self.len, self.bytes) = (0, 0);
         let options = arrow::array::RecordBatchOptions::new().with_row_count(Some(len));
         RecordBatch::try_new_with_options(self.table.schema(), arrays, &options)
             .expect("every column is built by its table's own type and padded to one length")
+    }
+}
+
+/// `text` as JSON: nearly always as it is, in quotes.
+fn json_text(text: &str, out: &mut String) {
+    let plain = text.bytes().all(|byte| byte >= b' ' && byte != b'"' && byte != b'\\');
+    if plain {
+        out.push('"');
+        out.push_str(text);
+        out.push('"');
+    } else {
+        out.push_str(&serde_json::Value::from(text).to_string());
+    }
+}
+
+/// `len` nulls, the same ones as the last time if they were as many.
+fn none(known: &mut Vec<(Type, ArrayRef)>, of: Type, kind: &DataType, len: usize) -> ArrayRef {
+    match known.iter().position(|(kind, array)| *kind == of && array.len() == len) {
+        Some(at) => known[at].1.clone(),
+        None => {
+            let array = new_null_array(kind, len);
+            known.retain(|(kind, _)| *kind != of);
+            known.push((of, array.clone()));
+            array
+        }
+    }
+}
+
+impl Column {
+    /// The column of `len` rows; `none` gives one without values.
+    fn take(&mut self, len: usize, none: impl FnOnce(&DataType) -> ArrayRef) -> ArrayRef {
+        macro_rules! built {
+            ($builder:ident, $kind:expr, $next:expr) => {{
+                if ArrayBuilder::is_empty($builder) && len > 0 {
+                    return none(&$kind);
+                }
+                pad!($builder, len);
+                let array = $builder.finish();
+                *$builder = $next;
+                array
+            }};
+        }
+        match self {
+            Column::Text(b) => {
+                let bytes = b.values_slice().len();
+                let array = built!(b, DataType::Utf8, BinaryBuilder::with_capacity(len, bytes + bytes / 8));
+                Arc::new(StringArray::try_from_binary(array).expect("only texts are added"))
+            }
+            Column::Int(b) => Arc::new(built!(b, DataType::Int64, Int64Builder::with_capacity(len))),
+            Column::Float(b) => Arc::new(built!(b, DataType::Float32, Float32Builder::with_capacity(len))),
+            Column::Double(b) => Arc::new(built!(b, DataType::Float64, Float64Builder::with_capacity(len))),
+            Column::Time(b) => {
+                let array = built!(b, Type::Time.arrow(), TimestampMicrosecondBuilder::with_capacity(len));
+                Arc::new(array.with_timezone("UTC"))
+            }
+            Column::Bool(b) => Arc::new(built!(b, DataType::Boolean, BooleanBuilder::with_capacity(len))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use arrow::array::AsArray as _;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    proptest! {
+        #[test]
+        fn labels_are_json_as_the_library_writes_it(labels in prop::collection::btree_map("\\PC{0,4}|[a-z\"\\\\\n\u{0}-\u{1f}\u{7f}]{0,4}", ".{0,6}", 0..4)) {
+            let labels: BTreeMap<String, String> = labels;
+            let mut rows = Rows::new(crate::tables::get("extra_samples"));
+            let column = rows.index("labels");
+            rows.json_at(column, &labels);
+            let texts = rows.columns[column].take(1, |_| unreachable!());
+            prop_assert_eq!(texts.as_string::<i32>().value(0), serde_json::to_string(&labels).unwrap());
+        }
+    }
+
+    #[test]
+    fn what_is_taken_leaves_nothing_behind() {
+        let mut rows = Rows::new(crate::tables::get("rejects"));
+        let mut taken = Vec::new();
+        for (reason, line) in [("bad", Some(7)), ("worse", None)] {
+            for text in ["cluster", "node", "source", "reason", "text"] {
+                rows.text(text, reason);
+            }
+            rows.time("at", 1);
+            rows.int("rows", 1);
+            line.into_iter().for_each(|line| rows.int("line", line));
+            rows.end_row();
+            taken.push(rows.take());
+        }
+        assert!(rows.is_empty() && rows.bytes() == 0);
+        let column = |batch: &RecordBatch, name: &str| batch.column_by_name(name).unwrap().clone();
+        assert_eq!(column(&taken[0], "reason").as_string::<i32>().value(0), "bad");
+        assert_eq!(column(&taken[1], "reason").as_string::<i32>().value(0), "worse");
+        assert_eq!((column(&taken[0], "line").null_count(), column(&taken[1], "line").null_count()), (0, 1));
     }
 }

@@ -1,11 +1,33 @@
-//! Scrape rounds to rows of `gpu_samples`, `extra_samples`, `rejects` and `scrapes`.
+//! Scrape rounds to rows of `gpu_samples`, `extra_samples`, `rejects` and `scrapes`, row by row.
 
-use super::wire::{Device, Round};
+use super::wire::Device;
 use super::{Place, Rows};
 use crate::proto::{DeviceSample, ExtraSample, ScrapeRound, Value};
 use crate::{catalogue, tables};
 use std::collections::BTreeSet;
 use std::fmt::Write;
+
+/// What a device's row has of its round.
+#[derive(Clone, Copy, Debug)]
+pub struct Head<'a> {
+    /// Cluster.
+    pub cluster: &'a str,
+    /// Node.
+    pub node: &'a str,
+    /// Scraped target.
+    pub source: &'a str,
+    /// The agent's clock when the request went out.
+    pub at_ms: i64,
+    /// The agent's count of rounds of this target.
+    pub sequence: u64,
+}
+
+impl<'a> Head<'a> {
+    /// That of a round.
+    pub fn of(round: &'a ScrapeRound) -> Self {
+        Self { cluster: &round.cluster, node: &round.node, source: &round.source, at_ms: round.at_ms, sequence: round.sequence }
+    }
+}
 
 /// Positions of the columns of `gpu_samples` that every sample sets, found once.
 #[derive(Debug)]
@@ -94,20 +116,70 @@ impl SampleColumns {
         }
     }
 
-    /// Adds a whole round to the rows of its four tables.
-    pub fn round(
-        &self,
-        whole: &Round<'_>,
+    /// Adds one device of a round to rows of `gpu_samples`; of the round only its head is read.
+    pub fn device(&self, round: &ScrapeRound, device: &DeviceSample, place: Option<Place>, rows: &mut Rows) {
+        let mut borrowed = Device::default();
+        borrowed.set(device);
+        self.sample(&Head::of(round), &borrowed, place, rows);
+    }
+
+    /// The same, borrowed.
+    pub fn sample(&self, round: &Head<'_>, device: &Device<'_>, place: Option<Place>, rows: &mut Rows) {
+        rows.text_at(self.cluster, round.cluster);
+        rows.text_at(self.node, round.node);
+        rows.bytes_at(self.device, device.device);
+        rows.time_at(self.at, round.at_ms);
+        rows.text_at(self.source, round.source);
+        rows.int_at(self.sequence, i64::try_from(round.sequence).unwrap_or(i64::MAX));
+        rows.bytes_at(self.parent, device.parent);
+        if let Some(id) = device.instance_id {
+            rows.int_at(self.instance_id, i64::from(id));
+        }
+        rows.bytes_at(self.profile, device.profile);
+        if let Some(index) = device.gpu_index {
+            rows.int_at(self.gpu_index, i64::from(index));
+        }
+        rows.bytes_at(self.product, device.product);
+        rows.bytes_at(self.pci_bus_id, device.pci_bus_id);
+        rows.bytes_at(self.hostname, device.hostname);
+        rows.bytes_at(self.driver_version, device.driver_version);
+        self.owner(device, rows);
+        rows.bytes_at(self.join_reason, device.join_reason);
+        rows.bool_at(self.held_over, device.held_over);
+        rows.bool_at(self.label_disagrees, device.label_disagrees);
+        if !device.faults.is_empty() {
+            let mut text = String::new();
+            for (id, reason) in &device.faults {
+                let _ = write!(text, "{}{id}:{reason}", if text.is_empty() { "" } else { "," });
+            }
+            rows.text_at(self.faults, &text);
+        }
+        if !device.labels.is_empty() {
+            rows.json_at(self.labels, device.labels.iter().copied());
+        }
+        rows.bytes_at(self.xid_message, device.xid_message);
+        rows.log(place);
+        device.readings.each(|id, value| {
+            let column = self.reading.get(usize::from(id)).copied().unwrap_or(usize::MAX);
+            if column != usize::MAX {
+                match value {
+                    Value::Int(v) => rows.int_at(column, v),
+                    Value::Float(v) => rows.float_at(column, v),
+                }
+            }
+        });
+        rows.end_row();
+    }
+
+    /// Adds what a round of `devices` devices says beside them to the rows of its other tables.
+    pub fn others(
+        round: &ScrapeRound,
+        devices: usize,
         place: Option<Place>,
-        gpu_samples: &mut Rows,
         extra: &mut Rows,
         rejects: &mut Rows,
         scrapes: &mut Rows,
     ) {
-        let round = &whole.head;
-        for device in &whole.devices {
-            self.sample(round, device, whole.readings.get(device.readings.clone()).unwrap_or_default(), place, gpu_samples);
-        }
         for sample in &round.extra {
             extra_sample(round, sample, place, extra);
         }
@@ -127,62 +199,8 @@ impl SampleColumns {
         }
         // A part of a round that was too large for one message has no status: its first part is the round's row.
         if !round.status.is_empty() {
-            Self::scrape(round, whole.devices.len(), place, scrapes);
+            Self::scrape(round, devices, place, scrapes);
         }
-    }
-
-    /// Adds one device of a round to rows of `gpu_samples`; of the round only its head is read.
-    pub fn device(&self, round: &ScrapeRound, device: &DeviceSample, place: Option<Place>, rows: &mut Rows) {
-        let mut readings = Vec::new();
-        let device = Device::of(device, &mut readings);
-        self.sample(round, &device, &readings, place, rows);
-    }
-
-    fn sample(&self, round: &ScrapeRound, device: &Device<'_>, readings: &[(u32, Value)], place: Option<Place>, rows: &mut Rows) {
-        rows.text_at(self.cluster, &round.cluster);
-        rows.text_at(self.node, &round.node);
-        rows.text_at(self.device, device.device);
-        rows.time_at(self.at, round.at_ms);
-        rows.text_at(self.source, &round.source);
-        rows.int_at(self.sequence, i64::try_from(round.sequence).unwrap_or(i64::MAX));
-        rows.text_at(self.parent, device.parent);
-        if let Some(id) = device.instance_id {
-            rows.int_at(self.instance_id, i64::from(id));
-        }
-        rows.text_at(self.profile, device.profile);
-        if let Some(index) = device.gpu_index {
-            rows.int_at(self.gpu_index, i64::from(index));
-        }
-        rows.text_at(self.product, device.product);
-        rows.text_at(self.pci_bus_id, device.pci_bus_id);
-        rows.text_at(self.hostname, device.hostname);
-        rows.text_at(self.driver_version, device.driver_version);
-        self.owner(device, rows);
-        rows.text_at(self.join_reason, device.join_reason);
-        rows.bool_at(self.held_over, device.held_over);
-        rows.bool_at(self.label_disagrees, device.label_disagrees);
-        if !device.faults.is_empty() {
-            let mut text = String::new();
-            for (id, reason) in &device.faults {
-                let _ = write!(text, "{}{id}:{reason}", if text.is_empty() { "" } else { "," });
-            }
-            rows.text_at(self.faults, &text);
-        }
-        if !device.labels.is_empty() {
-            rows.json_at(self.labels, device.labels.iter().copied());
-        }
-        rows.text_at(self.xid_message, device.xid_message);
-        rows.log(place);
-        for (id, value) in readings {
-            let column = self.reading.get(*id as usize).copied().unwrap_or(usize::MAX);
-            if column != usize::MAX {
-                match *value {
-                    Value::Int(v) => rows.int_at(column, v),
-                    Value::Float(v) => rows.float_at(column, v),
-                }
-            }
-        }
-        rows.end_row();
     }
 
     /// Adds a round of `devices` devices to rows of `scrapes`; of the round only its head is read.
@@ -217,7 +235,7 @@ impl SampleColumns {
 
     /// The holder's name where it is one; how many there are where someone was asked.
     fn owner(&self, device: &Device<'_>, rows: &mut Rows) {
-        rows.text_at(self.owner_source, device.owner_source);
+        rows.bytes_at(self.owner_source, device.owner_source);
         if device.owner_source.is_empty() {
             return;
         }
@@ -227,17 +245,17 @@ impl SampleColumns {
             return;
         };
         if others.iter().any(|other| (other.namespace, other.pod) != (holder.namespace, holder.pod)) {
-            let pods: BTreeSet<(&str, &str)> = device.holders.iter().map(|h| (h.namespace, h.pod)).collect();
+            let pods: BTreeSet<(&[u8], &[u8])> = device.holders.iter().map(|h| (h.namespace, h.pod)).collect();
             rows.int_at(self.holders, pods.len() as i64);
             return;
         }
         rows.int_at(self.holders, 1);
-        rows.text_at(self.namespace, holder.namespace);
-        rows.text_at(self.pod, holder.pod);
+        rows.bytes_at(self.namespace, holder.namespace);
+        rows.bytes_at(self.pod, holder.pod);
         let uid = device.holders.iter().map(|h| h.pod_uid).find(|u| !u.is_empty());
-        rows.text_at(self.pod_uid, uid.unwrap_or_default());
+        rows.bytes_at(self.pod_uid, uid.unwrap_or_default());
         if others.is_empty() {
-            rows.text_at(self.container, holder.container);
+            rows.bytes_at(self.container, holder.container);
         }
     }
 }

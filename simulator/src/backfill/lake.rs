@@ -17,7 +17,7 @@ use schemas::{
     HOUR_MS, Timestamp, Window,
     proto::{DeviceSample, ScrapeRound},
     rows::{Rows, SampleColumns},
-    tables::{self, Table},
+    tables,
 };
 
 use super::{
@@ -32,7 +32,7 @@ use crate::{
 };
 
 /// Rows of samples that are handed to the encoder at one time.
-const BATCH_ROWS: usize = 8_192;
+const BATCH_ROWS: usize = 4_096;
 /// What stands as the writer in every footer: the same rows are the same bytes, whoever wrote them.
 const WRITER: &str = "strandline-sim backfill";
 
@@ -295,7 +295,6 @@ impl<'a> Samples<'a> {
 
     /// The next rows; none where there are no more.
     fn next_batch(&mut self) -> Option<RecordBatch> {
-        let table: &'static Table = self.rows.table();
         while self.rows.len() < BATCH_ROWS
             && let Some(node) = self.nodes.pop()
         {
@@ -304,7 +303,7 @@ impl<'a> Samples<'a> {
         if self.rows.is_empty() {
             return None;
         }
-        Some(std::mem::replace(&mut self.rows, Rows::new(table)).finish())
+        Some(self.rows.take())
     }
 
     fn node(&mut self, node: usize) {
