@@ -222,7 +222,10 @@ impl Plan {
 
     /// The reading that the page at `at` misprints for a device, if any; none that its page has not.
     pub(crate) fn misprint(&self, device: &DevicePlan, at: i64) -> Option<Misprint> {
-        self.drawn_misprint(device.key, at).filter(|misprint| misprint.field != 203 || device.instance.is_none())
+        let has = |misprint: &Misprint| {
+            self.printed.field(misprint.field).is_some() && (misprint.field != 203 || device.instance.is_none())
+        };
+        self.drawn_misprint(device.key, at).filter(has)
     }
 
     fn drawn_misprint(&self, device_key: u64, at: i64) -> Option<Misprint> {
