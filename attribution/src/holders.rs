@@ -290,7 +290,15 @@ fn held(device: &Device, claims: Claims, conflict: bool) -> Held {
         }
         replica_ids.insert((namespace.clone(), pod.clone()), ids.keys().cloned().collect());
     }
-    Held { device: device.name.clone(), gpu: device.gpu.clone(), gi: device.gi, holds, replica_ids, conflict, unread: device.unread }
+    Held {
+        device: device.name.clone(),
+        gpu: device.gpu.clone(),
+        gi: device.gi,
+        holds,
+        replica_ids,
+        conflict,
+        unread: device.unread,
+    }
 }
 
 /// Names of devices that two owners claim without sharing them.

@@ -211,6 +211,8 @@ pub struct PodPlan {
     pub resource: Arc<str>,
     /// How many of it.
     pub gpus: u32,
+    /// What it asked of one GPU, thousandths, where that is less than all: its ids are replicas of one.
+    pub part: Option<u32>,
     /// Which pod of its gang it is.
     pub rank: u32,
     /// How many pods its gang has, each on a node of its own; 1: it is none.

@@ -145,7 +145,8 @@ fn a_backfill_has_the_fields_and_labels_of_the_file_and_no_others() {
     assert!(samples > 1000, "{samples}");
     // Fewer fields: what the page does not print, nobody has read.
     let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join("two.csv"), "DCGM_FI_DEV_GPU_TEMP, gauge, warmth\nDCGM_FI_DEV_FB_USED, gauge, memory").unwrap();
+    std::fs::write(folder.path().join("two.csv"), "DCGM_FI_DEV_GPU_TEMP, gauge, warmth\nDCGM_FI_DEV_FB_USED, gauge, memory")
+        .unwrap();
     let mut spec = crate::spec("small");
     spec.exposition.collectors = Some("two.csv".into());
     let unread = Plan::new(spec.clone(), spec.seed).unwrap_err().to_string();
@@ -162,7 +163,10 @@ fn a_backfill_has_the_fields_and_labels_of_the_file_and_no_others() {
     for absent in ["dev_power_usage", "prof_sm_active", "driver_version", "xid_message"] {
         assert_eq!(nulls(absent), rows.num_rows(), "{absent}");
     }
-    assert!(simulator::faults(&plan, plan.window()).iter().all(|fault| fault.kind != "blank"), "nothing that could be misprinted");
+    assert!(
+        simulator::faults(&plan, plan.window()).iter().all(|fault| fault.kind != "blank"),
+        "nothing that could be misprinted"
+    );
 }
 
 #[test]
@@ -178,7 +182,9 @@ fn a_file_that_cannot_be_used_is_refused_with_its_line_and_the_key() {
         let said = Command::new(env!("CARGO_BIN_EXE_strandline-sim")).arg("check").arg(&spec).output().unwrap();
         (said.status.code(), String::from_utf8(said.stderr).unwrap())
     };
-    let at = |name: &str| format!("{}: exposition.collectors: {}", folder.path().join("fleet.yaml").display(), folder.path().join(name).display());
+    let at = |name: &str| {
+        format!("{}: exposition.collectors: {}", folder.path().join("fleet.yaml").display(), folder.path().join(name).display())
+    };
     for (name, content, says) in [
         ("a.csv", "# a comment\nDCGM_FI_DEV_GPU_TEMPO, gauge, x", ": line 2: no DCGM field is called `DCGM_FI_DEV_GPU_TEMPO`"),
         ("b.csv", "DCGM_FI_DEV_GPU_TEMP, gauge", ": line 1: `DCGM_FI_DEV_GPU_TEMP, gauge` is not `field, type, help`"),
@@ -197,7 +203,10 @@ fn a_file_that_cannot_be_used_is_refused_with_its_line_and_the_key() {
     std::io::Write::write_all(&mut child.stdin.take().unwrap(), spec.as_bytes()).unwrap();
     let said = child.wait_with_output().unwrap();
     let said = (said.status.code(), String::from_utf8(said.stderr).unwrap());
-    assert!(said.0 == Some(2) && said.1.contains("-: exposition.collectors: a spec from standard input lies in no folder"), "{said:?}");
+    assert!(
+        said.0 == Some(2) && said.1.contains("-: exposition.collectors: a spec from standard input lies in no folder"),
+        "{said:?}"
+    );
 }
 
 fn folder_of(name: &str) -> std::path::PathBuf {

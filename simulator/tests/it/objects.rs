@@ -105,7 +105,8 @@ fn a_watch_knows_nodes_that_nobody_reads() {
         nodes.seen(node.to_string().as_bytes(), Receipt::at(at)).unwrap();
     }
     let told: BTreeMap<String, String> = api_facts(&plan, at).nodes.into_iter().map(|node| (node.node, node.telemetry)).collect();
-    let seen: BTreeMap<String, String> = nodes.states().iter().map(|node| (node.node.clone(), node.message("").telemetry)).collect();
+    let seen: BTreeMap<String, String> =
+        nodes.states().iter().map(|node| (node.node.clone(), node.message("").telemetry)).collect();
     assert_eq!(seen, told);
     assert_eq!(seen.values().filter(|telemetry| *telemetry == "none").count(), 3, "two of TPUs, one of AMD's GPUs");
 }
