@@ -117,6 +117,7 @@ fn known(case: Case) -> Known {
         }
     }
     Known {
+        node: None,
         gpus: case.gpus.into_iter().map(gpu).collect(),
         slices: case.resource_slices.into_iter().map(slice).collect(),
         admin_claims,

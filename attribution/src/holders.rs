@@ -67,6 +67,8 @@ pub type ClaimedDevice = (String, String, String, String, String);
 /// What is known of the node beside the kubelet's answer.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
+    /// Its name: devices that no DCGM reads are called by it. None: they are passed over.
+    pub node: Option<String>,
     /// Its GPUs.
     pub gpus: Vec<NodeGpu>,
     /// Devices of its ResourceSlices.
@@ -89,6 +91,8 @@ pub struct ResourceNames {
     pub prefixes: Vec<String>,
     /// Drivers of claims.
     pub drivers: Vec<String>,
+    /// Names of accelerators that no DCGM reads, whole: their devices are known by the kubelet's ids alone ([`ids::unread`]).
+    pub unread: Vec<String>,
 }
 
 impl Default for ResourceNames {
@@ -97,12 +101,22 @@ impl Default for ResourceNames {
             exact: vec!["nvidia.com/gpu".into(), "nvidia.com/gpu.shared".into()],
             prefixes: vec!["nvidia.com/mig-".into()],
             drivers: vec!["gpu.nvidia.com".into()],
+            unread: vec!["google.com/tpu".into(), "amd.com/gpu".into()],
         }
     }
 }
 
 impl ResourceNames {
-    pub(crate) fn matches(&self, name: &str) -> bool {
+    /// Whether it stands for accelerators, read or not.
+    pub(crate) fn counts(&self, name: &str) -> bool {
+        self.is_unread(name) || self.matches(name)
+    }
+
+    pub(crate) fn is_unread(&self, name: &str) -> bool {
+        self.unread.iter().any(|n| n == name)
+    }
+
+    fn matches(&self, name: &str) -> bool {
         self.exact.iter().any(|n| n == name) || self.prefixes.iter().any(|prefix| name.starts_with(prefix.as_str()))
     }
 }
@@ -137,6 +151,8 @@ pub struct Held {
     pub replica_ids: BTreeMap<(String, String), BTreeSet<String>>,
     /// Two owners claim one physical device: not sharing, and not to be booked to both (rule A11).
     pub conflict: bool,
+    /// No page shows it: its product has no DCGM.
+    pub unread: bool,
 }
 
 /// An id that no device answers to.
@@ -165,6 +181,7 @@ struct Device {
     gpu: String,
     gi: Option<u32>,
     whole: bool,
+    unread: bool,
 }
 
 #[derive(Clone, PartialEq, Eq)]
@@ -212,9 +229,13 @@ pub fn holders(list: &ListPodResourcesResponse, known: &Known, names: &ResourceN
                     unmatched.insert(Unmatched { id: id.to_owned(), reason, holder });
                 }
             };
-            for entry in container.devices.iter().filter(|entry| names.matches(&entry.resource_name)) {
+            for entry in container.devices.iter().filter(|entry| names.counts(&entry.resource_name)) {
                 for id in &entry.device_ids {
-                    book(id, index.by_id(id));
+                    match (names.is_unread(&entry.resource_name), &known.node) {
+                        (true, Some(node)) => book(id, Ok((unread(node, &entry.resource_name, id), IdKind::Unshared))),
+                        (true, None) => {}
+                        (false, _) => book(id, index.by_id(id)),
+                    }
                 }
             }
             for claim in &container.dynamic_resources {
@@ -269,7 +290,15 @@ fn held(device: &Device, claims: Claims, conflict: bool) -> Held {
         }
         replica_ids.insert((namespace.clone(), pod.clone()), ids.keys().cloned().collect());
     }
-    Held { device: device.name.clone(), gpu: device.gpu.clone(), gi: device.gi, holds, replica_ids, conflict }
+    Held {
+        device: device.name.clone(),
+        gpu: device.gpu.clone(),
+        gi: device.gi,
+        holds,
+        replica_ids,
+        conflict,
+        unread: device.unread,
+    }
 }
 
 /// Names of devices that two owners claim without sharing them.
@@ -312,6 +341,7 @@ impl<'a> Index<'a> {
                 gpu,
                 gi: None,
                 whole: slice.parent.is_none(),
+                unread: false,
             });
             by_uuid.insert(slice.uuid.as_str(), device);
         }
@@ -368,12 +398,17 @@ fn instance_of(slice: &SliceDevice, known: &Known) -> Option<Device> {
 }
 
 fn whole(gpu: &NodeGpu) -> Device {
-    Device { name: gpu.uuid.clone(), gpu: gpu.uuid.clone(), gi: None, whole: true }
+    Device { name: gpu.uuid.clone(), gpu: gpu.uuid.clone(), gi: None, whole: true, unread: false }
 }
 
 fn part(gpu: &NodeGpu, instance: &NodeInstance) -> Device {
     let name = instance.uuid.clone().unwrap_or_else(|| format!("{}/{}", gpu.uuid, instance.gi));
-    Device { name, gpu: gpu.uuid.clone(), gi: Some(instance.gi), whole: false }
+    Device { name, gpu: gpu.uuid.clone(), gi: Some(instance.gi), whole: false, unread: false }
+}
+
+fn unread(node: &str, resource: &str, id: &str) -> Device {
+    let name = ids::unread(node, resource, id);
+    Device { gpu: name.clone(), name, gi: None, whole: true, unread: true }
 }
 
 fn gcd(a: u64, b: u64) -> u64 {

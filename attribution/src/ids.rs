@@ -8,6 +8,8 @@
 //! | `any::n` | time-slicing, MPS | replica n of what stands before `::` |
 //! | `nvidiaN`, `nvidiaN/giM`, either with `/vgpuK` | GKE's plugin | device file N, GPU instance M, replica K |
 //! | a bare number | index strategy | the GPU with that index |
+//!
+//! Ids of products without DCGM have no shape of ours: [`unread`] makes a device's name of them.
 
 /// What an id points at.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,6 +87,13 @@ fn device_file(rest: &str) -> Option<Shape<'_>> {
         }
     }
     Some(Shape { target: Target::Minor { minor, gi }, replica })
+}
+
+/// Name of a device that only its node's kubelet knows. A product without DCGM shows no UUID on any page, and its plugin numbers
+/// its devices or names their PCI addresses, so node and resource make the kubelet's id one of a fleet's: `tpu-0:google.com.tpu:3`.
+/// No slash is left in it, for that would make it an instance.
+pub fn unread(node: &str, resource: &str, id: &str) -> String {
+    format!("{node}:{resource}:{id}").replace('/', ".")
 }
 
 /// Digits only: `+1` and `-1` are no ids.

@@ -170,6 +170,7 @@ mod tests {
             holds: pods.iter().map(hold).collect(),
             replica_ids: pods.iter().map(replica).collect(),
             conflict: false,
+            unread: false,
         }
     }
 

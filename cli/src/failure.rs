@@ -46,7 +46,8 @@ impl Failure {
     }
 }
 
-fn chain(error: &dyn Error) -> String {
+/// An error with its sources, outermost first.
+pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(source) = next {

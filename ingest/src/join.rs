@@ -29,6 +29,8 @@ pub const FROM_LABELS: &str = "from_labels";
 /// What is remembered of one node between rounds.
 #[derive(Debug, Clone, Default)]
 pub struct Memory {
+    /// Its name, by which its kubelet's ids of devices without DCGM are told from another node's; none: these are passed over.
+    node: Option<String>,
     /// Its GPUs, as pages have shown them.
     gpus: BTreeMap<String, NodeGpu>,
     /// Devices of its ResourceSlices, which claims name.
@@ -200,7 +202,8 @@ fn unmatched(found: &Holders, list: &ListPodResourcesResponse, page: &Page, have
     let mut ids: BTreeSet<&str> = found.unmatched.iter().map(|u| u.id.as_str()).collect();
     if have_page {
         let on_page: BTreeSet<&str> = page.devices.iter().map(|d| d.sample.device.as_str()).collect();
-        ids.extend(found.held.iter().map(|h| h.device.as_str()).filter(|d| !on_page.contains(d)));
+        let shown = found.held.iter().filter(|held| !held.unread).map(|h| h.device.as_str());
+        ids.extend(shown.filter(|d| !on_page.contains(d)));
     }
     let resolved: BTreeSet<&str> = found.held.iter().flat_map(|h| h.replica_ids.values().flatten()).map(String::as_str).collect();
     let listed = list.pod_resources.iter().flat_map(|p| &p.containers).flat_map(|c| &c.devices).flat_map(|d| &d.device_ids);
@@ -214,6 +217,11 @@ fn gpu_like(id: &str) -> bool {
 }
 
 impl Memory {
+    /// Of a node called `node`, of which nothing is known yet.
+    pub fn of(node: &str) -> Self {
+        Self { node: Some(node.to_owned()), ..Self::default() }
+    }
+
     /// Takes the devices of the node's ResourceSlices as they are now; those before are forgotten.
     pub fn set_slices(&mut self, slices: Vec<SliceDevice>) {
         self.slices = slices;
@@ -240,7 +248,8 @@ impl Memory {
             None => Default::default(),
         };
         let gpus = self.gpus_with_listed(list);
-        Known { gpus, slices: self.slices.clone(), admin_claims, unread_claims, ..Known::default() }
+        let (node, slices) = (self.node.clone(), self.slices.clone());
+        Known { node, gpus, slices, admin_claims, unread_claims, ..Known::default() }
     }
 
     /// Adds the devices of a page. They stay known when a later page lacks them: the kubelet may still name them.
@@ -508,6 +517,17 @@ mod tests {
         let two = list(&[("p", GPU, &["GPU-a"]), ("q", GPU, &["GPU-a"])]);
         let (page, _) = join(&mut Memory::default(), &text, two, 0);
         assert_eq!((pods(&page, 0), page.devices[0].sample.join_reason.as_str()), (vec!["p", "q"], "conflict"));
+    }
+
+    #[test]
+    fn devices_that_no_dcgm_reads_are_called_by_the_kubelets_ids() {
+        let answer = list(&[("p", "google.com/tpu", &["3", "4"]), ("q", GPU, &["GPU-a"])]);
+        let (_, joined) = join(&mut Memory::of("tpu-0"), &line("GPU-a", ""), answer.clone(), 0);
+        let devices: Vec<_> = joined.listed.unwrap().into_iter().map(|h| h.device).collect();
+        assert_eq!(devices, ["GPU-a", "tpu-0:google.com.tpu:3", "tpu-0:google.com.tpu:4"]);
+        assert_eq!((joined.reason, joined.unmatched), (None, vec![]), "no page would show them");
+        let (_, joined) = join(&mut Memory::default(), &line("GPU-a", ""), answer, 0);
+        assert_eq!((joined.listed.map(|l| l.len()), joined.unmatched), (Some(1), vec![]), "no name without the node's");
     }
 
     #[test]

@@ -90,6 +90,15 @@ impl Board {
 }
 
 impl Accelerator {
+    /// Resource that a whole one is asked for as.
+    pub fn resource(&self) -> &'static str {
+        match self.vendor {
+            Vendor::Nvidia => "nvidia.com/gpu",
+            Vendor::Amd => "amd.com/gpu",
+            Vendor::Google => "google.com/tpu",
+        }
+    }
+
     /// Whether DCGM reads it.
     pub fn has_telemetry(&self) -> bool {
         self.vendor == Vendor::Nvidia

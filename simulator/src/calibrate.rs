@@ -23,29 +23,33 @@ const SEREN_LIMIT_MW: i64 = 500_000;
 
 /// What pods of a preset ask for and how they end, where `base` is what they would.
 pub(crate) fn habits(preset: Preset, base: Habits) -> Habits {
-    /// Numbers of GPUs with their weights, and bounds of durations, by preset.
-    type Tables = Vec<(Vec<(u32, u32)>, Vec<u32>)>;
-    static TABLES: LazyLock<Tables> = LazyLock::new(|| {
+    /// Numbers of GPUs and parts of one with their weights, and bounds of durations.
+    type Table = (Vec<(u32, u32)>, Vec<(u32, u32)>, Vec<u32>);
+    static TABLES: LazyLock<Vec<Table>> = LazyLock::new(|| {
         let small = |number: i64| u32::try_from(number / 1000).unwrap_or(u32::MAX);
         let one = |preset: &Preset| {
             let measured = preset.measured();
             let gpus = measured.points("gpus").iter().map(|(gpus, count)| (small(*gpus), small(*count))).collect();
+            // A part is in thousandths of a GPU already.
+            let part = |part: i64| u32::try_from(part).unwrap_or(u32::MAX);
+            let parts = measured.points("fraction").iter().map(|(of, count)| (part(*of), small(*count))).collect();
             let durations = measured.points("duration").iter().map(|(_, seconds)| small(*seconds)).collect();
-            (gpus, durations)
+            (gpus, parts, durations)
         };
         Preset::ALL.iter().map(one).collect()
     });
-    let (gpus, durations_s): (&[(u32, u32)], &[u32]) = match preset {
+    type Weighted = &'static [(u32, u32)];
+    let (gpus, parts, durations_s): (Weighted, Weighted, &[u32]) = match preset {
         // Readings only: their jobs are chosen.
-        Preset::AcmeSeren => (&[(1, 4), (4, 1), (8, 6)], &[1_800, 7_200, 21_600, 86_400]),
+        Preset::AcmeSeren => (&[(1, 4), (4, 1), (8, 6)], &[], &[1_800, 7_200, 21_600, 86_400]),
         // Pods that stand for good.
-        Preset::GenaiServing => (&[(1, 1)], &[100_000, 200_000]),
+        Preset::GenaiServing => (&[(1, 1)], &[], &[100_000, 200_000]),
         Preset::Philly | Preset::Openb => {
-            let (gpus, durations) = &TABLES[preset as usize];
-            (gpus, durations)
+            let (gpus, parts, durations) = &TABLES[preset as usize];
+            (gpus, parts, durations)
         }
     };
-    Habits { gpus, durations_s, deleted_ppm: 0, failed_ppm: 0, returns_ppm: 0, patience_s: None, ..base }
+    Habits { gpus, parts, durations_s, deleted_ppm: 0, failed_ppm: 0, returns_ppm: 0, patience_s: None, ..base }
 }
 
 /// How many pods come in the hour that holds `at`, over the mean of a day: ppm.

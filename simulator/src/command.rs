@@ -235,6 +235,15 @@ impl Fleet {
         let file = self.spec.display();
         let mut spec = FleetSpec::parse(text).map_err(|err| usage(&file, &err))?;
         change(&mut spec);
+        let relative = spec.exposition.collectors.as_ref().filter(|file| file.is_relative() && self.spec == Path::new("-"));
+        if let Some(relative) = relative {
+            let said = format!(
+                "{file}: exposition.collectors: a spec from standard input lies in no folder that `{}` could be beside; \
+                 give its whole path, or the spec as a file",
+                relative.display()
+            );
+            return Err(Failure { exit: 2, said });
+        }
         let folder = self.spec.parent().unwrap_or(Path::new(""));
         spec.load(folder).map_err(|err| usage(&file, &err))?;
         let seed = self.seed.unwrap_or(spec.seed);

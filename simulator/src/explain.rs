@@ -5,7 +5,7 @@ use std::{
     fmt,
 };
 
-use exporter::{Collectors, Page};
+use exporter::Page;
 use serde::Serialize;
 
 use crate::{fault, plan::Plan, state};
@@ -64,7 +64,7 @@ pub fn explain(plan: &Plan) -> Explained {
     let mut gpus_by_product: BTreeMap<String, usize> = BTreeMap::new();
     let mut series_by_metric: BTreeMap<String, u64> = BTreeMap::new();
     let mut page = Page::new();
-    let collectors = Collectors::built_in();
+    let collectors = plan.collectors();
     let printed: BTreeSet<u16> = collectors.families().iter().map(|family| family.field).collect();
     let (mut instances, mut offers) = (BTreeMap::<String, usize>::new(), BTreeMap::<String, usize>::new());
     let mut labels: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
@@ -89,7 +89,7 @@ pub fn explain(plan: &Plan) -> Explained {
             let holders: BTreeSet<(&str, &str)> =
                 planned.held.iter().map(|held| (&*plan.pods()[held.pod].namespace, &*plan.pods()[held.pod].name)).collect();
             series_ever += of_device * (1 + if spec.exposition.pod_labels { holders.len() as u64 } else { 0 });
-            for (label, value) in state::labels(spec, &collectors, &node.name, &device.identity) {
+            for (label, value) in state::labels(spec, collectors, &node.name, &device.identity) {
                 labels.entry(label).or_default().insert(value);
             }
         }

@@ -187,16 +187,18 @@ impl Plan {
         (at - self.start_ms()).div_euclid(self.spec().scrape_interval.ms()) as u64
     }
 
-    /// What a scraper of node `node` gets in place of a page at `at`, if anything; where nothing reads the product, always
-    /// an empty page.
+    /// What a scraper of node `node` gets in place of a page at `at`, if anything; where nothing reads the product, an
+    /// empty page.
     pub fn no_page(&self, node: usize, at: Timestamp) -> Option<NoPage> {
         let plan = &self.nodes()[node];
-        if !plan.has_telemetry() {
-            return Some(NoPage::Empty);
-        }
-        let down = plan.spells.iter().find(|spell| spell.hides() && spell.holds(at.ms()));
+        // Where nothing is read no exporter can be down, but the node can be gone.
+        let read = plan.has_telemetry();
+        let down = plan.spells.iter().find(|spell| spell.holds(at.ms()) && (spell.silent() || read && spell.hides()));
         if let Some(spell) = down {
             return Some(spell.how);
+        }
+        if !read {
+            return Some(NoPage::Empty);
         }
         let lost = self.spec().faults.lost_scrapes.0;
         (seed::mix_below(plan.key ^ LOST, self.scrape_cell(at.ms()), 1_000_000) < lost.into()).then_some(NoPage::Refuse)
@@ -222,7 +224,10 @@ impl Plan {
 
     /// The reading that the page at `at` misprints for a device, if any; none that its page has not.
     pub(crate) fn misprint(&self, device: &DevicePlan, at: i64) -> Option<Misprint> {
-        self.drawn_misprint(device.key, at).filter(|misprint| misprint.field != 203 || device.instance.is_none())
+        let has = |misprint: &Misprint| {
+            self.printed.field(misprint.field).is_some() && (misprint.field != 203 || device.instance.is_none())
+        };
+        self.drawn_misprint(device.key, at).filter(has)
     }
 
     fn drawn_misprint(&self, device_key: u64, at: i64) -> Option<Misprint> {

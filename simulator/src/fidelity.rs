@@ -94,10 +94,14 @@ pub fn fidelity(preset: Preset, seed: Option<Seed>) -> Result<Vec<Compared>, Spe
         }
         Preset::Openb => {
             let lives = Lives::of(&plan);
+            let replicas = plan.spec().pools().map(|(_, pool)| pool.replicas).max().unwrap_or(1);
+            let held = in_ids(measured.points("fraction"), replicas);
+            let (apart, at) = distance(&cumulative(&held), lives.fractions.clone());
+            let (counts, note) = ((held.len(), lives.fractions.len()), "held, in 20 ids a GPU; measured ones rounded up to them");
             vec![
                 ks("duration", "start to end of the pod", lives.durations),
                 counted("gpus", "", lives.gpus),
-                counted("fraction", "pods hold whole GPUs: fractions by thousandths are not simulated", lives.fractions),
+                row(preset, "fraction", Kind::Ks, counts, apart, at, note),
                 counted("hour", "of creation", lives.hours),
             ]
         }
@@ -221,6 +225,16 @@ fn cumulative(counts: &[(i64, i64)]) -> Vec<(i64, i64)> {
     points
 }
 
+/// Counts by parts of a GPU, as ids of one that has `replicas`: each part rounded up.
+fn in_ids(parts: &[(i64, i64)], replicas: u32) -> Vec<(i64, i64)> {
+    let mut counts: std::collections::BTreeMap<i64, i64> = std::collections::BTreeMap::new();
+    for (part, count) in parts {
+        let held = crate::shape::ids(u32::try_from(*part).unwrap_or(1000), replicas);
+        *counts.entry(i64::from(held * 1000 / replicas)).or_default() += count;
+    }
+    counts.into_iter().collect()
+}
+
 /// Hands over the state of every GPU (of every held one) at every `step_ms` of the fleet's time.
 fn each_state(plan: &Plan, step_ms: i64, held: bool, mut each: impl FnMut(i64, &state::GpuState)) {
     for device in plan.devices() {
@@ -285,8 +299,12 @@ impl Lives {
         // The fleet opens with pods that have a part of their time left; those are no arrivals.
         let opened = plan.window().from().plus_ms(schemas::HOUR_MS).ms();
         for pod in plan.pods().iter().filter(|pod| pod.created >= opened) {
-            lives.gpus.push(i64::from(pod.gpus) * 1000);
-            lives.fractions.push(1000);
+            let held = pod.bound.as_ref().filter(|_| pod.part.is_some()).map(|bound| (pod.gpus * bound.unit.0, bound.unit.1));
+            // A part that nobody has got yet is no fraction held.
+            if pod.part.is_none() || held.is_some() {
+                lives.fractions.push(held.map_or(1000, |(ids, replicas)| i64::from(ids * 1000 / replicas)));
+            }
+            lives.gpus.push(if pod.part.is_some() { 1000 } else { i64::from(pod.gpus) * 1000 });
             lives.hours.push((pod.created / schemas::HOUR_MS).rem_euclid(24) * 1000);
             if let Some((started, ended)) = pod.bound.as_ref().and_then(|bound| Some((bound.started?, bound.ended))) {
                 lives.durations.push(ended - started);

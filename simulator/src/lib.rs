@@ -14,7 +14,7 @@
 //! The library behind NVML's C interface is a crate of its own in `nvml/`; [`nvml`] is what it has in common with the command.
 //!
 //! Modules in reading order: [`spec`], [`seed`], [`accelerator`], [`mig`], `calendar`, [`shape`], `schedule`, [`fault`], `work`,
-//! `activity`, `timeline`, [`plan`], [`state`](mod@state), [`api`], [`truth`](mod@truth), [`clock`], [`serve`], [`podres`],
+//! `activity`, `timeline`, [`exposition`], [`plan`], [`state`](mod@state), [`api`], [`truth`](mod@truth), [`clock`], [`serve`], [`podres`],
 //! [`nvml`], [`explain`].
 
 pub mod accelerator;
@@ -25,6 +25,7 @@ mod calendar;
 mod calibrate;
 pub mod clock;
 pub mod explain;
+pub mod exposition;
 pub mod fault;
 pub mod fidelity;
 pub mod mig;

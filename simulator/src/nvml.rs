@@ -190,7 +190,8 @@ impl Setup {
     pub fn plan(&self) -> Result<(Plan, usize), SetupError> {
         let path = || self.spec.clone();
         let text = std::fs::read_to_string(&self.spec).map_err(|err| SetupError::Read { path: path(), err })?;
-        let spec = FleetSpec::parse(&text).map_err(|err| SetupError::Spec { path: path(), err })?;
+        let mut spec = FleetSpec::parse(&text).map_err(|err| SetupError::Spec { path: path(), err })?;
+        spec.exposition.collectors = None; // it is the pages', and may lie elsewhere than this copy of the spec
         let seed = self.seed.unwrap_or(spec.seed);
         let plan = Plan::new(spec, seed).map_err(|err| SetupError::Spec { path: path(), err })?;
         let node = find(&plan, &self.node)?;
@@ -339,7 +340,7 @@ pub fn xids(plan: &Plan, place: Place, to: Timestamp) -> Vec<(Timestamp, i64)> {
 
 /// A number of 13 digits that stands for the board: its serial.
 pub fn serial(plan: &Plan, place: Place) -> String {
-    format!("{:013}", place.plan(plan).key % 10_000_000_000_000)
+    place.plan(plan).serial()
 }
 
 /// Counters of the driver, by DCGM field id: they begin anew when it is loaded.
@@ -356,9 +357,6 @@ pub fn readings(plan: &Plan, place: Place, at: Timestamp, restarted: Option<Time
                 readings.set(field, Value::Int(now - before));
             }
         }
-    }
-    if readings.get(395).is_some() && readings.get(396).is_none() {
-        readings.set(396, Value::Int(0)); // no row waits: each is remapped at once
     }
     readings
 }

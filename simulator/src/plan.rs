@@ -12,12 +12,13 @@ use std::{
     sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
-use exporter::{Attributes, Identity};
+use exporter::{Attributes, Collectors, Identity};
 use schemas::{HOUR_MS, Timestamp, Window};
 
 use crate::{
     accelerator::{Accelerator, Board},
     calendar::Calendar,
+    exposition::Printed,
     fault::Spell,
     mig::Placed,
     schedule,
@@ -42,6 +43,7 @@ pub struct Plan {
     pods: Vec<PodPlan>,
     by_name: HashMap<Arc<str>, usize>,
     pub(crate) calendar: Calendar,
+    pub(crate) printed: Printed,
     pub(crate) api: Vec<crate::api::Event>,
 }
 
@@ -209,6 +211,8 @@ pub struct PodPlan {
     pub resource: Arc<str>,
     /// How many of it.
     pub gpus: u32,
+    /// What it asked of one GPU, thousandths, where that is less than all: its ids are replicas of one.
+    pub part: Option<u32>,
     /// Which pod of its gang it is.
     pub rank: u32,
     /// How many pods its gang has, each on a node of its own; 1: it is none.
@@ -289,10 +293,14 @@ impl Plan {
     /// Plans the fleet of `spec` with `seed`.
     pub fn new(spec: FleetSpec, seed: Seed) -> Result<Self, SpecError> {
         spec.check()?;
+        let unread = |key: &str, message: &str| {
+            SpecError::Limits(vec![Problem { line: None, key: key.to_owned(), message: message.to_owned() }])
+        };
         if (spec.replay.jobs.is_some() || spec.replay.requests.is_some()) && spec.replay.read.is_none() {
-            let message = "its files are not read yet; load the spec before it is planned".to_owned();
-            return Err(SpecError::Limits(vec![Problem { line: None, key: "replay".to_owned(), message }]));
+            return Err(unread("replay", "its files are not read yet; load the spec before it is planned"));
         }
+        let collectors = spec.collectors();
+        let collectors = collectors.ok_or_else(|| unread("exposition.collectors", "its file is not read yet; load the spec"))?;
         let mut nodes = Vec::new();
         for (cluster, pool) in spec.pools() {
             for i in 0..pool.count {
@@ -307,7 +315,8 @@ impl Plan {
         }
         let by_name = nodes.iter().enumerate().map(|(index, node)| (node.name.clone(), index)).collect();
         let calendar = Calendar::of(&spec);
-        let mut plan = Self { spec, seed, nodes: Vec::new(), pods, by_name, calendar, api: Vec::new() };
+        let printed = Printed::new(collectors);
+        let mut plan = Self { spec, seed, nodes: Vec::new(), pods, by_name, calendar, printed, api: Vec::new() };
         for node in &mut nodes {
             node.pods.sort_by_key(|pod| plan.pods[*pod].bound.as_ref().map(|b| (b.bound, *pod)));
             node::work(node, &plan);
@@ -330,6 +339,11 @@ impl Plan {
     /// The fleet's planned time.
     pub fn window(&self) -> Window {
         Window::new(self.spec.start, self.spec.end()).expect("a checked spec plans at least an hour")
+    }
+
+    /// What its pages print.
+    pub fn collectors(&self) -> &Arc<Collectors> {
+        &self.printed.collectors
     }
 
     pub(crate) fn start_ms(&self) -> i64 {
@@ -443,6 +457,11 @@ impl DevicePlan {
 }
 
 impl BoardPlan {
+    /// A number of 13 digits that stands for the board.
+    pub fn serial(&self) -> String {
+        format!("{:013}", self.key % 10_000_000_000_000)
+    }
+
     /// The latest counter reset up to `at`, and what the counters had come to.
     pub(crate) fn reset_before(&self, at: i64) -> Option<(i64, BoardSums)> {
         self.resets[..self.resets.partition_point(|(reset, _)| *reset <= at)].last().copied()

@@ -296,7 +296,9 @@ impl Day<'_> {
         let light = pod.shape.serves() || pod.shape == Shape::Notebook;
         let best = |((_, product), by_free): (&(&str, &str), &ByFree)| {
             let open = by_free.range(need..).flat_map(|(free, nodes)| nodes.iter().map(move |node| (free - need, *node)));
-            let fullest: Vec<_> = open.filter(|(_, (node, _))| self.open(*node, now)).take(nodes).collect();
+            let fits = |node: usize, offer: usize| pod.part.is_none() || of_one(&self.free[node][offer], need).is_some();
+            let open = open.filter(|(_, (node, offer))| self.open(*node, now) && fits(*node, *offer));
+            let fullest: Vec<_> = open.take(nodes).collect();
             let misfit = accelerator::by_product(product)?.nvlinks.is_some() == light;
             (fullest.len() == nodes).then_some((misfit, fullest))
         };
@@ -310,7 +312,14 @@ impl Day<'_> {
     fn bind(&mut self, job: usize, nodes: Vec<(usize, usize)>, now: i64) {
         for (&member, (node, offer)) in self.jobs[job].members.clone().iter().zip(nodes) {
             self.count_free(node, offer, false);
-            let slots = take(&mut self.free[node][offer], self.pods[member].gpus as usize);
+            let (free, count) = (&mut self.free[node][offer], self.pods[member].gpus as usize);
+            let slots = match self.pods[member].part.and_then(|_| of_one(free, count)) {
+                Some(slots) => {
+                    free.retain(|slot| !slots.contains(slot));
+                    slots
+                }
+                None => take(free, count),
+            };
             self.count_free(node, offer, true);
             self.on_node[node].insert(job);
             self.places[member] = Some(Place { node, offer, slots });
@@ -404,6 +413,15 @@ fn take(free: &mut BTreeSet<Slot>, count: usize) -> Vec<Slot> {
     }
     taken.sort_unstable();
     taken
+}
+
+/// `count` replicas of one device: of the fullest that has as many free.
+fn of_one(free: &BTreeSet<Slot>, count: usize) -> Option<Vec<Slot>> {
+    let mut by_device: BTreeMap<usize, Vec<Slot>> = BTreeMap::new();
+    free.iter().for_each(|slot| by_device.entry(slot.device).or_default().push(*slot));
+    let mut slots = by_device.into_values().filter(|slots| slots.len() >= count).min_by_key(Vec::len)?;
+    slots.truncate(count);
+    Some(slots)
 }
 
 /// Whether a pod asks for `product`, by name or by asking for none.

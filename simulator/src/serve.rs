@@ -15,7 +15,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
-use exporter::{Collectors, HostnameLabel, Pages, Style};
+use exporter::{HostnameLabel, Pages, Style};
 use serde::Serialize;
 
 use crate::{
@@ -50,7 +50,7 @@ pub(crate) fn style(plan: &Plan) -> Style {
 
 impl Site {
     fn new(plan: Arc<Plan>, clock: SimClock) -> Arc<Self> {
-        let pages = Pages::new(Arc::new(Collectors::built_in()), style(&plan));
+        let pages = Pages::new(plan.collectors().clone(), style(&plan));
         Arc::new(Self { plan, clock, pages })
     }
 

@@ -26,6 +26,8 @@ pub enum Shape {
 pub(crate) struct Habits {
     /// How many GPUs, by weight.
     pub gpus: &'static [(u32, u32)],
+    /// Which part of it those ask for that ask for one, thousandths, by weight; empty: all of it.
+    pub parts: &'static [(u32, u32)],
     /// Bounds of equally likely pieces of the duration, seconds.
     pub durations_s: &'static [u32],
     /// How often a pod is deleted before its work is done, ppm.
@@ -71,6 +73,7 @@ impl Shape {
         match self {
             Self::Training => Habits {
                 gpus: &[(1, 3), (2, 2), (4, 2), (8, 3)],
+                parts: &[],
                 durations_s: &[600, 1500, 3600, 7200, 14_400, 28_800],
                 deleted_ppm: 120_000,
                 failed_ppm: 80_000,
@@ -82,6 +85,7 @@ impl Shape {
             },
             Self::Inference | Self::Prefill | Self::Decode => Habits {
                 gpus: &[(1, 6), (2, 3), (4, 1)],
+                parts: &[],
                 durations_s: &[3 * 3600, 8 * 3600, 16 * 3600, 30 * 3600],
                 deleted_ppm: 1_000_000,
                 failed_ppm: 0,
@@ -97,6 +101,7 @@ impl Shape {
             },
             Self::Batch => Habits {
                 gpus: &[(1, 8), (2, 2)],
+                parts: &[],
                 durations_s: &[5, 60, 300, 900, 2400, 5400],
                 deleted_ppm: 30_000,
                 failed_ppm: 100_000,
@@ -108,6 +113,7 @@ impl Shape {
             },
             Self::Notebook => Habits {
                 gpus: &[(1, 1)],
+                parts: &[],
                 durations_s: &[1200, 3600, 10_800, 28_800],
                 deleted_ppm: 700_000,
                 failed_ppm: 0,
@@ -119,6 +125,7 @@ impl Shape {
             },
             Self::CrashLoop => Habits {
                 gpus: &[(1, 4), (2, 1)],
+                parts: &[],
                 durations_s: &[1800, 7200, 28_800],
                 deleted_ppm: 1_000_000,
                 failed_ppm: 0,
@@ -145,11 +152,23 @@ impl Habits {
         pieces.sum::<f64>() / (self.durations_s.len() - 1) as f64
     }
 
-    /// Mean of GPUs times duration, GPU-milliseconds, where a pod can have at most `most` GPUs.
-    pub fn mean_gpu_ms(&self, most: u32) -> f64 {
+    /// Mean of GPUs times duration, GPU-milliseconds, where a pod can have at most `most` GPUs, or so many ids of `replicas` of one.
+    pub fn mean_gpu_ms(&self, most: u32, replicas: Option<u32>) -> f64 {
+        let of_one = replicas.filter(|_| !self.parts.is_empty()).map_or(1.0, |replicas| {
+            let sum =
+                |of: &dyn Fn(u32) -> u32| self.parts.iter().map(|(part, weight)| f64::from(of(*part) * weight)).sum::<f64>();
+            sum(&|part| ids(part, replicas)) / sum(&|_| replicas)
+        });
         let fitting = self.gpus.iter().filter(|(gpus, _)| *gpus <= most);
-        let (gpus, weights) =
-            fitting.fold((0.0, 0.0), |(g, w), (gpus, weight)| (g + f64::from(gpus * weight), w + f64::from(*weight)));
+        let (gpus, weights) = fitting.fold((0.0, 0.0), |(sum, weights), (gpus, weight)| {
+            let part = if *gpus == 1 { of_one } else { 1.0 };
+            (sum + f64::from(gpus * weight) * part, weights + f64::from(*weight))
+        });
         self.mean_ms() * gpus / weights
     }
+}
+
+/// How many of a GPU's `replicas` ids make at least `part` thousandths of it.
+pub(crate) const fn ids(part: u32, replicas: u32) -> u32 {
+    (part * replicas).div_ceil(1000)
 }

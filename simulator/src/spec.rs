@@ -6,8 +6,9 @@ mod check;
 mod refusal;
 mod scalar;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
+use exporter::Collectors;
 use schemars::JsonSchema;
 use schemas::{HOUR_MS, Timestamp};
 use serde::Deserialize;
@@ -19,9 +20,10 @@ pub use self::{
 };
 use crate::{
     accelerator::{self, Vendor},
+    exposition::{self, LoadError},
     mig,
     presets::Preset,
-    replay::{Replay, ReplayError},
+    replay::Replay,
     seed::Seed,
     shape::Shape,
 };
@@ -69,18 +71,24 @@ pub struct FleetSpec {
 }
 
 /// How pages look.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Exposition {
     /// Spelling of the host name's label.
     pub hostname: Hostname,
     /// Whether pages carry pod labels, as dcgm-exporter does in Kubernetes mode.
     pub pod_labels: bool,
+    /// Collectors file in dcgm-exporter's form (`field, type, help`), by its path beside the spec's own: which fields pages print.
+    /// Not given: the built-in list. [`FleetSpec::load`] reads it.
+    pub collectors: Option<PathBuf>,
+    /// What is in that file, once it is read.
+    #[serde(skip)]
+    pub(crate) read: Option<Arc<Collectors>>,
 }
 
 impl Default for Exposition {
     fn default() -> Self {
-        Self { hostname: Hostname::Lower, pod_labels: true }
+        Self { hostname: Hostname::Lower, pod_labels: true, collectors: None, read: None }
     }
 }
 
@@ -164,12 +172,8 @@ impl NodePool {
 
     /// Resource that a whole GPU of it, or a replica of one, is asked for as; none of a product that nobody knows.
     pub(crate) fn resource(&self) -> Option<&'static str> {
-        Some(match accelerator::by_product(&self.product)?.vendor {
-            Vendor::Nvidia if self.rename => "nvidia.com/gpu.shared",
-            Vendor::Nvidia => "nvidia.com/gpu",
-            Vendor::Amd => "amd.com/gpu",
-            Vendor::Google => "google.com/tpu",
-        })
+        let product = accelerator::by_product(&self.product)?;
+        Some(if self.rename && product.vendor == Vendor::Nvidia { "nvidia.com/gpu.shared" } else { product.resource() })
     }
 
     /// Every resource that its nodes give: what one of it is of a whole GPU, and how many of it a node has.
@@ -545,9 +549,21 @@ impl FleetSpec {
         Ok(spec)
     }
 
-    /// Reads the traces that the spec names, by paths beside `folder`. A spec that names any can be planned only then.
-    pub fn load(&mut self, folder: &std::path::Path) -> Result<(), ReplayError> {
-        self.replay.load(folder)
+    /// Reads the files that the spec names, by paths beside `folder`: traces, collectors. A spec that names any can be planned
+    /// only then.
+    pub fn load(&mut self, folder: &std::path::Path) -> Result<(), LoadError> {
+        if let Some(file) = &self.exposition.collectors {
+            self.exposition.read = Some(Arc::new(exposition::read(&folder.join(file))?));
+        }
+        Ok(self.replay.load(folder)?)
+    }
+
+    /// What pages print; none where the file that says it is not read yet.
+    pub(crate) fn collectors(&self) -> Option<Arc<Collectors>> {
+        match &self.exposition.collectors {
+            Some(_) => self.exposition.read.clone(),
+            None => Some(Arc::new(Collectors::built_in())),
+        }
     }
 
     /// First instant after the fleet's planned time.

@@ -80,6 +80,13 @@ pub struct BoardState {
     pub remapped_rows: Option<i64>,
     /// Rows remapped for uncorrectable ones.
     pub uncorrectable_rows: Option<i64>,
+    /// Pages retired after single-bit and after double-bit errors, and 1 where one of them waits for the driver to be loaded anew;
+    /// only boards that do not remap rows.
+    pub retired_pages: Option<(i64, i64, i64)>,
+    /// Highest SM clock, MHz.
+    pub max_sm_clock: i64,
+    /// Highest memory clock, MHz.
+    pub max_mem_clock: i64,
     /// Power limit, milliwatts.
     pub power_limit_mw: i64,
     /// Why the clocks are not higher, as NVML's bits: 1 idle, 4 power cap.
@@ -242,6 +249,12 @@ fn board_now(plan: &BoardPlan, board: &Board, devices: &[Now], sums: BoardSums, 
         xid: xids.last().filter(|(seen, _)| reset.is_none_or(|(reset, _)| reset <= *seen)).map(|(_, code)| *code),
         remapped_rows: board.remaps_rows.then(|| of(63, i64::MIN)),
         uncorrectable_rows: board.remaps_rows.then(|| of(94, i64::MIN)),
+        retired_pages: (!board.remaps_rows).then(|| {
+            let waits = of(63, since) + of(94, since) > 0;
+            (of(63, i64::MIN), of(94, i64::MIN), waits.into())
+        }),
+        max_sm_clock: board.max_sm_clock,
+        max_mem_clock: board.max_mem_clock,
         power_limit_mw: board.tdp_mw,
         clock_reasons: match (resident, capped) {
             (false, _) => 1,
@@ -310,82 +323,84 @@ fn stale(plan: &Plan, device: &DevicePlan, at: i64) -> Option<usize> {
 }
 
 impl GpuState {
-    /// The readings of its page: what DCGM prints of such a device.
+    /// Every reading that DCGM has of such a device.
     pub fn readings(&self, readings: &mut Readings) {
-        let ratio = |ppm: i64| Value::Float(ppm as f64 / 1e6);
-        let mut int = |field: u16, value: Option<i64>| {
-            if let Some(value) = value {
-                readings.set(field, Value::Int(value));
+        self.readings_of(|_| true, readings);
+    }
+
+    /// Those of them whose field is `wanted`.
+    pub(crate) fn readings_of(&self, wanted: impl Fn(u16) -> bool, readings: &mut Readings) {
+        let mut set = |field: u16, value: Option<Value>| {
+            if let Some(value) = value.filter(|_| wanted(field)) {
+                readings.set(field, value);
             }
         };
-        int(67, Some(self.mig.into()));
-        int(100, Some(self.sm_clock));
-        int(101, Some(self.mem_clock));
-        int(112, Some(self.clock_reasons));
-        int(140, self.mem_temp);
-        int(150, Some(self.gpu_temp));
-        readings.set(155, Value::Float(self.power_mw as f64 / 1e3));
-        let mut int = |field: u16, value: Option<i64>| {
-            if let Some(value) = value {
-                readings.set(field, Value::Int(value));
-            }
-        };
-        int(156, Some(self.energy_mj));
-        readings.set(160, Value::Float(self.power_limit_mw as f64 / 1e3));
-        let mut int = |field: u16, value: Option<i64>| {
-            if let Some(value) = value {
-                readings.set(field, Value::Int(value));
-            }
-        };
-        int(190, Some(self.pstate));
-        int(202, Some(self.pcie_replays));
-        int(203, self.util_pct);
-        int(204, self.mem_copy_pct);
+        let int = |value: i64| Some(Value::Int(value));
+        let some = |value: Option<i64>| value.map(Value::Int);
+        let watts = |mw: i64| Some(Value::Float(mw as f64 / 1e3));
+        let ratio = |ppm: i64| Some(Value::Float(ppm as f64 / 1e6));
+        set(67, int(self.mig.into()));
+        set(100, int(self.sm_clock));
+        set(101, int(self.mem_clock));
+        set(112, int(self.clock_reasons));
+        set(113, int(self.max_sm_clock));
+        set(114, int(self.max_mem_clock));
+        set(140, some(self.mem_temp));
+        set(150, int(self.gpu_temp));
+        set(155, watts(self.power_mw));
+        set(156, int(self.energy_mj));
+        set(157, watts(self.power_mw));
+        set(160, watts(self.power_limit_mw));
+        // Nobody lowers the limit.
+        set(163, watts(self.power_limit_mw));
+        set(164, watts(self.power_limit_mw));
+        set(190, int(self.pstate));
+        set(202, int(self.pcie_replays));
+        set(203, some(self.util_pct));
+        set(204, some(self.mem_copy_pct));
         // Nobody decodes video; of an instance nobody could say.
-        int(206, self.util_pct.map(|_| 0));
-        int(207, self.util_pct.map(|_| 0));
-        int(230, self.xid);
-        int(240, Some(self.power_violation_ns));
+        set(206, some(self.util_pct.map(|_| 0)));
+        set(207, some(self.util_pct.map(|_| 0)));
+        set(230, some(self.xid));
+        set(240, int(self.power_violation_ns));
         // Nothing else has held these clocks down.
-        (241..=245).for_each(|field| int(field, Some(0)));
-        int(250, Some(self.fb_total_mib));
-        int(251, Some(self.fb_total_mib - self.fb_used_mib - self.fb_reserved_mib));
-        int(252, Some(self.fb_used_mib));
-        int(253, Some(self.fb_reserved_mib));
-        int(310, Some(self.ecc_volatile.0));
-        int(311, Some(self.ecc_volatile.1));
-        int(312, Some(self.ecc_aggregate.0));
-        int(313, Some(self.ecc_aggregate.1));
-        int(393, self.uncorrectable_rows);
-        int(394, self.remapped_rows);
-        int(395, self.remapped_rows.map(|_| 0));
-        int(409, self.nvlink_replays.map(|_| 0));
-        int(419, self.nvlink_replays.map(|_| 0));
-        int(429, self.nvlink_replays);
-        int(439, self.nvlink_replays.map(|_| 0));
-        int(449, self.nvlink.map(|nvlink| 2 * nvlink / 1_000_000));
-        int(526, Some(0));
-        for (field, ppm) in [
-            (1001, self.gr),
-            (1002, self.sm),
-            (1003, self.occupancy),
-            (1004, self.tensor),
-            (1005, self.dram),
-            (1006, self.fp64),
-            (1007, self.fp32),
-            (1008, self.fp16),
-        ] {
-            readings.set(field, ratio(ppm));
-        }
-        let mut int = |field: u16, value: Option<i64>| {
-            if let Some(value) = value {
-                readings.set(field, Value::Int(value));
-            }
-        };
-        int(1009, self.pcie_tx);
-        int(1010, self.pcie_rx);
-        int(1011, self.nvlink);
-        int(1012, self.nvlink);
+        (241..=245).for_each(|field| set(field, int(0)));
+        let usable = self.fb_total_mib - self.fb_reserved_mib;
+        set(250, int(self.fb_total_mib));
+        set(251, int(usable - self.fb_used_mib));
+        set(252, int(self.fb_used_mib));
+        set(253, int(self.fb_reserved_mib));
+        set(254, ratio(self.fb_used_mib * 1_000_000 / usable.max(1)));
+        set(310, int(self.ecc_volatile.0));
+        set(311, int(self.ecc_volatile.1));
+        set(312, int(self.ecc_aggregate.0));
+        set(313, int(self.ecc_aggregate.1));
+        set(390, some(self.retired_pages.map(|(single, ..)| single)));
+        set(391, some(self.retired_pages.map(|(_, double, _)| double)));
+        set(392, some(self.retired_pages.map(|(.., waits)| waits)));
+        set(393, some(self.uncorrectable_rows));
+        set(394, some(self.remapped_rows));
+        set(395, some(self.remapped_rows.map(|_| 0)));
+        // No row waits: each is remapped at once.
+        set(396, some(self.remapped_rows.map(|_| 0)));
+        set(409, some(self.nvlink_replays.map(|_| 0)));
+        set(419, some(self.nvlink_replays.map(|_| 0)));
+        set(429, some(self.nvlink_replays));
+        set(439, some(self.nvlink_replays.map(|_| 0)));
+        set(449, some(self.nvlink.map(|nvlink| 2 * nvlink / 1_000_000)));
+        set(526, int(0));
+        set(1001, ratio(self.gr));
+        set(1002, ratio(self.sm));
+        set(1003, ratio(self.occupancy));
+        set(1004, ratio(self.tensor));
+        set(1005, ratio(self.dram));
+        set(1006, ratio(self.fp64));
+        set(1007, ratio(self.fp32));
+        set(1008, ratio(self.fp16));
+        set(1009, some(self.pcie_tx));
+        set(1010, some(self.pcie_rx));
+        set(1011, some(self.nvlink));
+        set(1012, some(self.nvlink));
     }
 }
 
@@ -449,7 +464,7 @@ pub(crate) fn print(plan: &Plan, node: &NodePlan, device: usize, state: &GpuStat
     let device = &node.devices[device];
     let holder = state.holder.filter(|_| plan.spec().exposition.pod_labels);
     let readings = page.device(&device.identity, holder.map(|pod| plan.pods()[pod].attributes()));
-    state.readings(readings);
+    state.readings_of(|field| plan.printed.field(field).is_some(), readings);
     if let Some(misprint) = plan.misprint(device, at.ms()) {
         misprint.apply(readings);
     }

@@ -77,7 +77,8 @@ impl Phases {
 impl Work {
     /// The work of `pod` from `started` to `until`.
     pub fn of(pod: &PodPlan, started: i64, until: i64) -> Self {
-        let PodPlan { shape, gpus, rank, gang, key, .. } = *pod;
+        let PodPlan { shape, gpus, part, rank, gang, key, .. } = *pod;
+        let gpus = if part.is_some() { 1 } else { gpus };
         Self { shape, gpus: gpus * gang, rank, gang, key, started, until }
     }
 

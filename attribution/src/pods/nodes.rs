@@ -68,6 +68,8 @@ pub struct NodeFacts {
     pub allocatable_gpus: Option<u32>,
     /// Replicas that a device is shared as.
     pub replicas: Option<u32>,
+    /// All of its accelerators are such as no DCGM reads.
+    pub unread: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -245,6 +247,7 @@ impl Nodes {
             capacity_gpus: node.capacity_gpus,
             allocatable_gpus: node.allocatable_gpus,
             replicas: node.replicas,
+            unread: node.telemetry == "none",
         };
         let entry = Entry { settled: life.clone(), now: life, revision: node.revision, ..Entry::default() };
         self.nodes.insert(node.node.clone(), entry);
@@ -310,17 +313,29 @@ impl Seen {
         let names = &options.node_labels;
         let one = |keys: &[String]| options::first(labels, keys);
         let replicas = one(&names.replicas).parse().ok().filter(|replicas: &u32| *replicas > 1);
-        let gpus = |quantities: &BTreeMap<String, Quantity>, field: &str| -> Result<Option<u32>, Refused> {
+        let sum = |names: &[String], quantities: &BTreeMap<String, Quantity>, field: &str| -> Result<Option<u32>, Refused> {
             let mut sum: Option<u32> = None;
-            for name in &options.resources.exact {
+            for name in names {
                 let Some(quantity) = quantities.get(name) else { continue };
                 let number = count(&quantity.0).map_err(|e| refused(format!("{field}[{name}]"), e.to_string()))?;
                 sum = Some(sum.unwrap_or(0).saturating_add(number));
             }
+            Ok(sum)
+        };
+        let unread = |quantities, field| sum(&options.resources.unread, quantities, field);
+        let gpus = |quantities, field| -> Result<Option<u32>, Refused> {
+            let read = sum(&options.resources.exact, quantities, field)?;
             // A shared device is there once for each replica.
             let whole = |sum: u32| replicas.filter(|r| sum.is_multiple_of(*r)).map_or(sum, |r| sum / r);
-            Ok(sum.map(whole))
+            Ok(match (read.map(whole), unread(quantities, field)?) {
+                (Some(read), Some(unread)) => Some(read.saturating_add(unread)),
+                (read, unread) => read.or(unread),
+            })
         };
+        let read = node.status.capacity.iter().any(|(name, quantity)| {
+            let counts = options.resources.counts(name) && !options.resources.is_unread(name);
+            counts && count(&quantity.0).is_ok_and(|number| number > 0)
+        });
         let ready = node.status.conditions.iter().find(|c| c.kind == "Ready");
         let taint = node.spec.taints.iter().find(|taint| taint.key == "node.kubernetes.io/unschedulable");
         let scheme = node.spec.provider_id.split_once("://").map_or("", |(scheme, _)| scheme);
@@ -342,6 +357,7 @@ impl Seen {
                 capacity_gpus: gpus(&node.status.capacity, "status.capacity")?,
                 allocatable_gpus: gpus(&node.status.allocatable, "status.allocatable")?,
                 replicas,
+                unread: !read && unread(&node.status.capacity, "status.capacity")?.is_some_and(|number| number > 0),
             },
         })
     }
@@ -524,6 +540,7 @@ impl NodeState {
             capacity_gpus: labels.capacity_gpus,
             allocatable_gpus: labels.allocatable_gpus,
             replicas: labels.replicas,
+            telemetry: if labels.unread { "none".into() } else { String::new() },
             unavailable: self.unavailable.iter().map(spell).collect(),
             ..proto::Node::default()
         }

@@ -36,7 +36,8 @@ pub struct Options {
 /// Labels of nodes, each the first one that is there.
 #[derive(Clone, Debug)]
 pub struct NodeLabels {
-    /// Default: `nvidia.com/gpu.product`, `strandline.io/product`.
+    /// Default: `nvidia.com/gpu.product`, `strandline.io/product`, `cloud.google.com/gke-tpu-accelerator`,
+    /// `amd.com/gpu.product-name`.
     pub product: Vec<String>,
     /// Default: `topology.kubernetes.io/region`.
     pub region: Vec<String>,
@@ -80,7 +81,12 @@ impl Default for Options {
 impl Default for NodeLabels {
     fn default() -> Self {
         Self {
-            product: list(&["nvidia.com/gpu.product", "strandline.io/product"]),
+            product: list(&[
+                "nvidia.com/gpu.product",
+                "strandline.io/product",
+                "cloud.google.com/gke-tpu-accelerator",
+                "amd.com/gpu.product-name",
+            ]),
             region: list(&["topology.kubernetes.io/region"]),
             zone: list(&["topology.kubernetes.io/zone"]),
             provider: list(&["strandline.io/provider"]),

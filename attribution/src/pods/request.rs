@@ -48,7 +48,7 @@ pub(super) fn effective(spec: &PodSpec, names: &ResourceNames) -> Result<BTreeMa
         let most = most.entry(name).or_default();
         *most = sum.max(*most);
     }
-    for (name, quantity) in spec.overhead.iter().filter(|(name, _)| names.matches(name)) {
+    for (name, quantity) in spec.overhead.iter().filter(|(name, _)| names.counts(name)) {
         let sum = most.entry(name).or_default();
         *sum = sum.saturating_add(number(quantity, || format!("spec.overhead[{name}]"))?);
     }
@@ -68,7 +68,7 @@ fn requests<'a>(
 ) -> Result<BTreeMap<&'a str, u64>, (String, String)> {
     let mut asked = BTreeMap::new();
     for (given, quantities) in [("limits", &container.resources.limits), ("requests", &container.resources.requests)] {
-        for (name, quantity) in quantities.iter().filter(|(name, _)| names.matches(name)) {
+        for (name, quantity) in quantities.iter().filter(|(name, _)| names.counts(name)) {
             let path = || format!("spec.{list}[{index}].resources.{given}[{name}]");
             asked.insert(name.as_str(), number(quantity, path)?);
         }

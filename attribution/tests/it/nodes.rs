@@ -70,6 +70,27 @@ fn labels_capacity_and_spells() {
 }
 
 #[test]
+fn accelerators_that_no_dcgm_reads_count_and_are_said_to_have_no_telemetry() {
+    let told = |labels: Value, capacity: Value| {
+        let mut nodes = Nodes::new(Options::default());
+        let node = json!({"metadata": {"name": "a", "labels": labels},
+            "status": {"capacity": capacity.clone(), "allocatable": capacity}});
+        seen(&mut nodes, 10_000, &node);
+        let message = nodes.states()[0].message("reef");
+        (message.capacity_gpus, message.telemetry, message.product)
+    };
+    let none = || "none".to_owned();
+    let tpu = json!({"cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice"});
+    assert_eq!(told(tpu, json!({"google.com/tpu": "8"})), (Some(8), none(), "tpu-v5-lite-podslice".into()));
+    let amd = json!({"amd.com/gpu.product-name": "AMD-Instinct-MI300X"});
+    assert_eq!(told(amd, json!({"amd.com/gpu": "8", "nvidia.com/gpu": "0"})), (Some(8), none(), "AMD-Instinct-MI300X".into()));
+    let both = json!({"amd.com/gpu": "1", "nvidia.com/gpu": "4"});
+    assert_eq!(told(json!({}), both), (Some(5), String::new(), String::new()), "a node that some DCGM reads");
+    assert_eq!(told(json!({}), json!({"nvidia.com/mig-1g.10gb": "7", "google.com/tpu": "0"})).1, "");
+    assert_eq!(told(json!({}), json!({"cpu": "8"})), (None, String::new(), String::new()));
+}
+
+#[test]
 fn a_node_that_went_and_came_back_was_lost_in_between() {
     let mut nodes = Nodes::new(Options::default());
     seen(&mut nodes, 1_000, &node("a", json!({})));

@@ -25,7 +25,7 @@ use simulator::{FleetSpec, Plan, Seed};
 
 use crate::{
     commands::{progress, runtime},
-    failure::Failure,
+    failure::{Failure, chain},
 };
 
 /// The fleet of the demo.
@@ -104,6 +104,8 @@ fn plan(options: &Options) -> Result<Plan, Failure> {
         spec.faults.windows.retain(|window| window.from.ms() < i64::from(hours) * schemas::HOUR_MS);
     }
     spec.check().map_err(wrong)?;
+    let folder = options.fleet.as_deref().and_then(Path::parent).unwrap_or(Path::new(""));
+    spec.load(folder).map_err(|error| Failure::usage(format!("{name}: {}", chain(&error))))?;
     let seed = options.seed.map_or(spec.seed, Seed);
     Plan::new(spec, seed).map_err(wrong)
 }

@@ -80,11 +80,12 @@ impl Agent {
             }
             changed.gained += 1;
             self.schedule.add(number, offset_ms(&target.node, &source, interval), now);
+            let memory = Memory::of(&target.node);
             self.targets[number] = Some(Known {
                 target,
                 source,
                 podres,
-                memory: Memory::default(),
+                memory,
                 pages: page::Memory::new(&self.options.page),
                 sequence: remembered.sequence,
                 sightings: remembered.sightings,

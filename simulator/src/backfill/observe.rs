@@ -5,7 +5,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     rc::Rc,
-    sync::{Arc, LazyLock},
+    sync::Arc,
 };
 
 use attribution::{
@@ -14,16 +14,18 @@ use attribution::{
     ids::{Target, shape},
     podres::v1::ListPodResourcesResponse,
 };
-use exporter::{Collectors, Identity, Page, Renderer, Size, Value as Printed, render::HostnameLabel, xid};
+use exporter::{Collectors, Identity, Page, Renderer, Size, Value as Shown, render::HostnameLabel, xid};
 use schemas::{
     Timestamp,
-    catalogue::{self, Field, Reading, id::XID_ERRORS},
+    catalogue::{Reading, id::XID_ERRORS},
+    labels::{Meaning, meaning},
     proto::{DeviceSample, Holder, Readings, ScrapeRound, Value},
     status::{JoinReason, ScrapeStatus},
 };
 
 use super::Agents;
 use crate::{
+    exposition::Printed,
     plan::{DeviceRef, NodePlan, Plan},
     podres, serve,
     spec::NoPage,
@@ -101,7 +103,8 @@ impl<'a> Listings<'a> {
     }
 
     fn resolve(&self, list: &ListPodResourcesResponse) -> Listing {
-        let known = Known { gpus: self.gpus_with_listed(list), ..Known::default() };
+        let node = Some(self.plan.nodes()[self.node].name.to_string());
+        let known = Known { node, gpus: self.gpus_with_listed(list), ..Known::default() };
         let found = holders::holders(list, &known, &self.names);
         let unmatched: BTreeSet<&str> = found.unmatched.iter().map(|unmatched| unmatched.id.as_str()).collect();
         let mut listing = Listing { unmatched: unmatched.into_iter().map(str::to_owned).collect(), ..Listing::default() };
@@ -145,21 +148,6 @@ impl<'a> Listings<'a> {
     }
 }
 
-static COLLECTORS: LazyLock<Arc<Collectors>> = LazyLock::new(|| Arc::new(Collectors::built_in()));
-
-/// What a page prints, by field id.
-static BY_FIELD: LazyLock<Vec<Option<&'static Field>>> = LazyLock::new(|| {
-    let mut by_field = Vec::new();
-    let printed = COLLECTORS.families().iter().filter_map(|family| catalogue::by_id(family.field));
-    for (field, id) in printed.filter_map(|field| Some((field, usize::from(field.id?)))) {
-        if by_field.len() <= id {
-            by_field.resize(id + 1, None);
-        }
-        by_field[id] = Some(field);
-    }
-    by_field
-});
-
 /// One node as its agent sees it.
 pub(super) struct Observer<'a> {
     plan: &'a Plan,
@@ -187,7 +175,7 @@ impl<'a> Observer<'a> {
             node,
             timeout_ms: agents.timeout_ms,
             printed_hostname: style.hostname != HostnameLabel::Absent,
-            renderer: Renderer::new(COLLECTORS.clone(), style),
+            renderer: Renderer::new(plan.collectors().clone(), style),
             page: Page::new(),
             walks: (0..plan.nodes()[node].devices.len()).map(|gpu| plan.walk(DeviceRef { node, gpu })).collect(),
             head: ScrapeRound {
@@ -285,7 +273,8 @@ impl<'a> Observer<'a> {
                 Arc::ptr_eq(identity, &device.identity) && of.as_ref().is_some_and(|of| Rc::ptr_eq(of, listing))
             });
             if !same {
-                identify(&mut self.sample, &device.identity, &node.name, self.printed_hostname);
+                let hostname = if self.printed_hostname { &*node.name } else { "" };
+                identify(&mut self.sample, &device.identity, hostname, self.plan.collectors());
                 hold(&mut self.sample, listing);
                 self.of = Some((device.identity.clone(), Some(listing.clone())));
             }
@@ -297,7 +286,7 @@ impl<'a> Observer<'a> {
             sample.label_disagrees = pod.is_some_and(|(namespace, pod)| {
                 sample.holders.iter().all(|holder| holder.namespace != namespace || holder.pod != pod)
             });
-            read(sample, device.readings.as_slice());
+            read(sample, device.readings.as_slice(), &self.plan.printed);
             each(&self.head, sample);
         }
         true
@@ -320,7 +309,7 @@ pub(super) fn silent_since(node: &NodePlan, at: Timestamp) -> Option<i64> {
 }
 
 /// What a page's labels say of a device.
-fn identify(sample: &mut DeviceSample, identity: &Identity, node: &str, printed_hostname: bool) {
+fn identify(sample: &mut DeviceSample, identity: &Identity, hostname: &str, collectors: &Collectors) {
     *sample = DeviceSample {
         device: device_id(identity),
         parent: identity.instance.as_ref().map_or(String::new(), |_| identity.uuid.clone()),
@@ -329,11 +318,18 @@ fn identify(sample: &mut DeviceSample, identity: &Identity, node: &str, printed_
         gpu_index: Some(identity.gpu),
         product: identity.model.clone(),
         pci_bus_id: identity.pci_bus_id.clone(),
-        hostname: if printed_hostname { node.to_owned() } else { String::new() },
-        driver_version: identity.texts.iter().find(|(field, _)| *field == 1).map_or(String::new(), |(_, text)| text.clone()),
+        hostname: hostname.to_owned(),
         readings: Some(Readings::default()),
         ..DeviceSample::default()
     };
+    for (name, field) in collectors.labels() {
+        let Some((_, text)) = identity.texts.iter().find(|(id, _)| id == field) else { continue };
+        if matches!(meaning(name), Meaning::DriverVersion) {
+            sample.driver_version.clone_from(text);
+        } else {
+            sample.labels.insert(name.clone(), text.clone());
+        }
+    }
 }
 
 /// A device as the lake calls it.
@@ -354,18 +350,17 @@ fn hold(sample: &mut DeviceSample, listing: &Listing) {
 }
 
 /// What the parser makes of its readings.
-fn read(sample: &mut DeviceSample, printed: &[(u16, Printed)]) {
-    let by_field = &*BY_FIELD;
+fn read(sample: &mut DeviceSample, shown: &[(u16, Shown)], printed: &Printed) {
     let on_instance = sample.instance_id.is_some();
     let readings = sample.readings.get_or_insert_default();
     *readings = Readings::default();
     sample.faults.clear();
     sample.xid_message.clear();
-    for &(id, value) in printed {
-        let Some(field) = by_field.get(usize::from(id)).copied().flatten() else { continue };
+    for &(id, value) in shown {
+        let Some(field) = printed.field(id) else { continue };
         let reading = match value {
-            Printed::Int(value) => field.read_number(Some(value.into()), value as f64, on_instance),
-            Printed::Float(value) => field.read_number(None, value, on_instance),
+            Shown::Int(value) => field.read_number(Some(value.into()), value as f64, on_instance),
+            Shown::Float(value) => field.read_number(None, value, on_instance),
         };
         let (value, fault) = match reading {
             Reading::Int(value) => (Some(Value::Int(value)), None),

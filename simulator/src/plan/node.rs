@@ -73,8 +73,11 @@ fn board(spec: &FleetSpec, seed: Seed, node: &NodePlan, path: &str, gpu: u32) ->
         let board = board.expect("a checked spec names products that can be simulated");
         spec.calibration.map_or(board, |preset| calibrate::board(preset, board))
     });
-    // Only NVIDIA's UUIDs are known to be called so; the others' are for the inventory alone (chosen).
-    let uuid = if known.is_some() { format!("GPU-{uuid}") } else { format!("{}-{gpu}-{}", node.name, &uuid[..8]) };
+    // Only NVIDIA's UUIDs are called so; what nobody reads is called by what the kubelet says of it.
+    let uuid = match node.accelerator.resource() {
+        "nvidia.com/gpu" => format!("GPU-{uuid}"),
+        resource => attribution::ids::unread(&node.name, resource, &gpu.to_string()),
+    };
     let start = spec.start.ms();
     let mut draw = seed.stream(path);
     let (nominal_idle, tdp) = known.map_or((0, 0), |board| (board.idle_mw, board.tdp_mw));
@@ -127,7 +130,14 @@ fn device(pool: &NodePool, board: &BoardPlan, at: usize, instance: Option<Instan
             pci_bus_id: board.pci_bus_id.clone(),
             model: pool.product.clone(),
             instance: placed.map(printed),
-            texts: vec![(1, DRIVER_VERSION.to_owned())],
+            // Driver, name, serial, UUID and PCI address: what a collectors file may print as labels.
+            texts: vec![
+                (1, DRIVER_VERSION.to_owned()),
+                (50, pool.product.clone()),
+                (53, board.serial()),
+                (54, board.uuid.clone()),
+                (57, board.pci_bus_id.clone()),
+            ],
         }),
         id: placed.map_or_else(|| board.uuid.clone(), |placed| format!("{}/{}", board.uuid, placed.id)),
         board: at,

@@ -47,6 +47,7 @@ fn philly(path: &Path) -> Result<Vec<Job>, ReplayError> {
                 at_ms: start * 1000,
                 duration_ms: duration * 1000,
                 gpus: gpus as u32,
+                milli: 1000,
                 team: label("vc-", vc),
                 name: label("job-", id),
                 outcome: Outcome::Succeeded,
@@ -58,16 +59,17 @@ fn philly(path: &Path) -> Result<Vec<Job>, ReplayError> {
     Ok(jobs)
 }
 
-/// Pods that were scheduled and have GPUs; one that has a part of a GPU holds a whole one here.
+/// Pods that were scheduled and have GPUs, or a part of one.
 fn openb(path: &Path) -> Result<Vec<Job>, ReplayError> {
     let mut jobs = Vec::new();
-    let columns = ["name", "num_gpu", "qos", "pod_phase", "creation_time", "scheduled_time", "deletion_time"];
+    let columns = ["name", "num_gpu", "gpu_milli", "qos", "pod_phase", "creation_time", "scheduled_time", "deletion_time"];
     Lines::open(KEY, path, &columns)?.each(|cells| {
-        let &[name, gpus, qos, phase, created, scheduled, deleted] = cells else { return Err("is cut short".to_owned()) };
+        let &[name, gpus, milli, qos, phase, created, scheduled, deleted] = cells else { return Err("is cut short".to_owned()) };
         let gpus = number("num_gpu", gpus, 0, 10_000)?;
         if gpus == 0 || scheduled.is_empty() || deleted.is_empty() {
             return Ok(());
         }
+        let milli = number("gpu_milli", milli, 1, 1000)?;
         let at = number("creation_time", created, 0, MOST_S)?;
         let (from, to) = (number("scheduled_time", scheduled, 0, MOST_S)?, number("deletion_time", deleted, 0, MOST_S)?);
         if to > from {
@@ -75,6 +77,7 @@ fn openb(path: &Path) -> Result<Vec<Job>, ReplayError> {
                 at_ms: at * 1000,
                 duration_ms: (to - from) * 1000,
                 gpus: gpus as u32,
+                milli: if gpus == 1 { milli as u32 } else { 1000 },
                 team: label("", qos),
                 name: label("", name),
                 outcome: if phase == "Failed" { Outcome::Failed } else { Outcome::Succeeded },

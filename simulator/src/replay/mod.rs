@@ -118,6 +118,8 @@ pub(crate) struct Job {
     pub at_ms: i64,
     pub duration_ms: i64,
     pub gpus: u32,
+    /// What it asked of one GPU, thousandths; 1000 where it has whole ones.
+    pub milli: u32,
     /// Whose it is: team and namespace.
     pub team: Arc<str>,
     pub name: Arc<str>,

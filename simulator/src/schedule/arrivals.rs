@@ -7,7 +7,7 @@ use crate::{
     calendar::Calendar,
     calibrate,
     plan::PodPlan,
-    shape::Shape,
+    shape::{Shape, ids},
     spec::{ArrivalShape, FleetSpec, Team},
 };
 
@@ -26,6 +26,8 @@ struct Asks<'a> {
     unit: f64,
     /// Most of it that one pod can have: one of what is not a whole GPU.
     most: u32,
+    /// Where those that ask for a part of a GPU find it: the resource, and how many of it a GPU is.
+    shared: Option<(&'static str, u32)>,
 }
 
 /// Texts that all of its pods have.
@@ -54,6 +56,7 @@ impl<'a> Asks<'a> {
             resource: resource.into(),
             unit: f64::from(unit.0) / f64::from(unit.1),
             most: if whole { most.unwrap_or(1) } else { 1 },
+            shared: spec.shared(resource, |product| team.may_have(product)).filter(|_| whole),
         }
     }
 }
@@ -84,9 +87,20 @@ pub(super) fn arrivals(day: &mut Day<'_>, spec: &FleetSpec, team: &Team, gpus: f
             if let Some(gangs) = gangs.filter(|gangs| gang.chance(gangs.share.0)) {
                 (nodes, size) = (gangs.nodes, asks.most);
             }
-            day.request(job(&asks, number, size, nodes, created), work_ms, team.priority);
+            let mut pods = job(&asks, number, size, nodes, created);
             number += 1;
-            f64::from(size * nodes)
+            let mut gpus = f64::from(size * nodes);
+            if let (Some((resource, replicas)), false, 1) = (asks.shared, habits.parts.is_empty(), size) {
+                let part = draw.weighted(habits.parts);
+                if let [pod] = pods.as_mut_slice()
+                    && part < 1000
+                {
+                    (pod.resource, pod.gpus, pod.part) = (resource.into(), ids(part, replicas), Some(part));
+                    gpus = f64::from(pod.gpus) / f64::from(replicas);
+                }
+            }
+            day.request(pods, work_ms, team.priority);
+            gpus
         };
         // The fleet opens with what would be running: replicas for good, jobs with a part of their time left.
         let mut standing = 0.0;
@@ -98,7 +112,7 @@ pub(super) fn arrivals(day: &mut Day<'_>, spec: &FleetSpec, team: &Team, gpus: f
         if shape.serves() {
             continue;
         }
-        let mut mean_gpu_ms = habits.mean_gpu_ms(asks.most);
+        let mut mean_gpu_ms = habits.mean_gpu_ms(asks.most, asks.shared.map(|(_, replicas)| replicas));
         if let Some(gangs) = gangs {
             let share = f64::from(gangs.share.0) / 1e6;
             let of_gang = habits.mean_ms() * f64::from(gangs.nodes * asks.most);
@@ -140,6 +154,7 @@ fn job(asks: &Asks<'_>, number: u32, gpus: u32, nodes: u32, created: i64) -> Vec
         shape: asks.shape,
         resource: asks.resource.clone(),
         gpus,
+        part: None,
         rank,
         gang: nodes,
         products: asks.names.products.clone(),

@@ -3,13 +3,19 @@
 use std::sync::{Arc, OnceLock};
 
 use super::Day;
-use crate::{plan::PodPlan, replay::Job, shape::Shape, spec::FleetSpec};
+use crate::{
+    plan::PodPlan,
+    replay::Job,
+    shape::{Shape, ids},
+    spec::FleetSpec,
+};
 
 /// Asks for what `jobs` asked for, at their times and for as long. A job of more GPUs than a node has is a gang; where they cannot
-/// be shared out evenly it has a few more.
+/// be shared out evenly it has a few more. One of a part of a GPU gets replicas of one where the fleet gives them, else a whole one.
 pub(super) fn jobs(day: &mut Day<'_>, spec: &FleetSpec, jobs: &[Job]) {
     let most = spec.pools().map(|(_, pool)| pool.gpus_per_node).max().unwrap_or(1).max(1);
-    let resource: Arc<str> = spec.teams.first().map_or("nvidia.com/gpu", |team| spec.resource(team, Shape::Batch)).into();
+    let whole = spec.teams.first().map_or("nvidia.com/gpu", |team| spec.resource(team, Shape::Batch));
+    let (resource, shared) = (Arc::<str>::from(whole), spec.shared(whole, |_| true));
     for job in jobs {
         let created = spec.start.ms() + job.at_ms;
         if created >= day.end {
@@ -18,6 +24,7 @@ pub(super) fn jobs(day: &mut Day<'_>, spec: &FleetSpec, jobs: &[Job]) {
         let shape = if job.serves { Shape::Inference } else { Shape::Training };
         let habits = shape.habits();
         let nodes = job.gpus.div_ceil(most);
+        let part = shared.filter(|_| job.milli < 1000);
         let pod = |rank: u32| PodPlan {
             uid: String::new(),
             name: format!("{}-{rank}", job.name).into(),
@@ -26,8 +33,9 @@ pub(super) fn jobs(day: &mut Day<'_>, spec: &FleetSpec, jobs: &[Job]) {
             workload: format!("{}/{}", habits.controller, job.name).into(),
             queue: habits.queue,
             shape,
-            resource: resource.clone(),
-            gpus: job.gpus.div_ceil(nodes),
+            resource: part.map_or(resource.clone(), |(shared, _)| shared.into()),
+            gpus: part.map_or(job.gpus.div_ceil(nodes), |(_, replicas)| ids(job.milli, replicas)),
+            part: part.map(|_| job.milli),
             rank,
             gang: nodes,
             products: Arc::new([]),

@@ -52,6 +52,14 @@ impl FleetSpec {
         team.resources.of(shape).unwrap_or_else(whole)
     }
 
+    /// Resource of replicas of shared GPUs, and how many a GPU has, that pods which ask for a part of one of `whole` may have: of
+    /// the first pool that gives them under a name of their own.
+    pub(crate) fn shared(&self, whole: &str, may_have: impl Fn(&str) -> bool) -> Option<(&'static str, u32)> {
+        let shared = |pool: &NodePool| pool.resource().filter(|resource| pool.replicas > 1 && *resource != whole);
+        let mut pools = self.pools().filter(|(_, pool)| may_have(&pool.product));
+        pools.find_map(|(_, pool)| Some((shared(pool)?, pool.replicas)))
+    }
+
     fn check_clusters(&self, problem: &mut impl FnMut(String, String)) {
         let (mut clusters, mut pools) = (BTreeSet::new(), BTreeSet::new());
         if self.pools().next().is_none() {

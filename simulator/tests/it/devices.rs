@@ -275,3 +275,17 @@ fn a_walk_is_the_state_bit_by_bit() {
         assert_eq!(walk.at(late), state(&plan, device, late));
     }
 }
+
+#[test]
+fn a_node_that_is_gone_answers_nobody_whatever_it_has() {
+    let from = "  windows:\n";
+    let lost = "  windows:\n    - { nodes: tpu-0, kind: lost, from: 100m, lasts: 10m }\n    - { nodes: tpu-0, kind: exporter_down, from: 10m, lasts: 5m }\n";
+    let spec = FleetSpec::parse(&FLEET.replacen(from, lost, 1)).unwrap();
+    let seed = spec.seed;
+    let plan = Plan::new(spec, seed).unwrap();
+    let answer = |minute: i64| plan.no_page(plan.node("tpu-0").unwrap(), plan.window().from().plus_ms(minute * 60_000));
+    assert_eq!(
+        [0, 12, 99, 100, 109, 110].map(answer).map(|answer| answer.unwrap().as_str()),
+        ["empty", "empty", "empty", "refuse", "refuse", "empty"]
+    );
+}

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod backfill;
+mod collectors;
 mod command;
 mod devices;
 mod faces;

@@ -97,6 +97,21 @@ fn a_watch_of_the_objects_tells_the_holdings_demand_and_spells_of_the_plan() {
 }
 
 #[test]
+fn a_watch_knows_nodes_that_nobody_reads() {
+    let plan = fleet("mixed");
+    let at = plan.window().from();
+    let mut nodes = Nodes::new(Options::default());
+    for node in objects::objects(&plan, at, Kind::Node, None) {
+        nodes.seen(node.to_string().as_bytes(), Receipt::at(at)).unwrap();
+    }
+    let told: BTreeMap<String, String> = api_facts(&plan, at).nodes.into_iter().map(|node| (node.node, node.telemetry)).collect();
+    let seen: BTreeMap<String, String> =
+        nodes.states().iter().map(|node| (node.node.clone(), node.message("").telemetry)).collect();
+    assert_eq!(seen, told);
+    assert_eq!(seen.values().filter(|telemetry| *telemetry == "none").count(), 3, "two of TPUs, one of AMD's GPUs");
+}
+
+#[test]
 fn a_list_holds_what_is_asked_for_of_the_cluster_that_is_asked_for() {
     let plan = fleet("demo");
     let at = plan.window().from().plus_ms(6 * schemas::HOUR_MS);

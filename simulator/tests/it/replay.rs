@@ -6,6 +6,7 @@ use simulator::{
     FleetSpec, Plan, Seed, SimClock,
     plan::Outcome,
     replay::pages::{self, Recording},
+    spec::NodePool,
     state,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -69,6 +70,34 @@ fn pods_of_a_shared_cluster_end_as_they_did() {
     assert!(plan.pods().len() > 100 && failed > 10 && failed < plan.pods().len(), "{failed} of {}", plan.pods().len());
     let teams: std::collections::BTreeSet<&str> = plan.pods().iter().map(|pod| &*pod.team).collect();
     assert!(teams.contains("ls") && teams.contains("be"), "{teams:?}");
+}
+
+#[test]
+fn pods_that_asked_for_a_part_of_a_gpu_hold_as_many_ids_of_one() {
+    let mut spec = spec(60, 72, "{ jobs: { form: openb-pods, file: openb-pods/pods.csv, from: 117d } }");
+    let pools = &mut spec.clusters[0].node_pools;
+    let shared = NodePool { name: "shared".into(), count: 20, replicas: 20, rename: true, ..pools[0].clone() };
+    pools.push(shared);
+    spec.load(&traces()).unwrap();
+    let plan = Plan::new(spec, Seed(3)).unwrap();
+    let (mut parts, mut whole, mut beside) = (0, 0, 0);
+    for pod in plan.pods() {
+        let Some(bound) = &pod.bound else { continue };
+        let node = &plan.nodes()[bound.node];
+        let Some(part) = pod.part else {
+            assert_eq!((node.replicas, bound.unit), (1, (1, 1)), "{}", pod.name);
+            whole += 1;
+            continue;
+        };
+        assert_eq!((node.replicas, bound.devices.len() as u32), (20, (part * 20).div_ceil(1000)), "{}", pod.name);
+        assert!(bound.devices.iter().all(|device| *device == bound.devices[0]), "{}: all of one GPU", pod.name);
+        let device = simulator::DeviceRef { node: bound.node, gpu: bound.devices[0] };
+        let held: Vec<(usize, u32)> = plan.holders(device, schemas::Timestamp::from_ms(bound.named)).collect();
+        assert!(held.iter().map(|(_, ids)| ids).sum::<u32>() <= 20, "{held:?}");
+        parts += 1;
+        beside += usize::from(held.len() > 1);
+    }
+    assert!(parts > 50 && whole > 50 && beside > 10, "{parts} {whole} {beside}");
 }
 
 /// Mean of GPU_UTIL over held GPUs in each minute of the first `minutes` after the first ten.

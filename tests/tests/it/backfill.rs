@@ -117,6 +117,103 @@ fn a_backfilled_lake_has_the_rows_of_the_real_path_and_its_hours_are_the_truth()
     assert_eq!((sums.len(), sums[0]), (2, sums[1]), "{differ}");
 }
 
+/// What the small fleet has not: cut and shared GPUs under every form of their ids, accelerators that nobody reads, nodes that are
+/// silent for longer than the horizon and the hold-over, exporters that are down in every way but by hanging, boards that fall off
+/// the bus, labels that are out of date. Pages print every field.
+const ROUGH: &str = r#"
+name: rough
+seed: 3
+start: 2026-03-02T00:00:00Z
+hours: 3
+scrape_interval: 30s
+clusters:
+  - name: lab
+    node_pools:
+      - { name: cut, count: 1, product: NVIDIA H100 80GB HBM3, gpus_per_node: 3, region: r, zone: z, provider: p,
+          purchase_option: reserved, mig: [[3g.40gb, 2g.20gb, 1g.10gb, 1g.10gb], [7g.80gb], []] }
+      - { name: old, count: 1, product: NVIDIA A100-SXM4-80GB, gpus_per_node: 2, region: r, zone: z, provider: p,
+          purchase_option: reserved, mig: [1g.10gb+me, 2g.20gb, 3g.40gb], mig_ids: indexed }
+      - { name: shared, count: 1, product: NVIDIA L4, gpus_per_node: 2, region: r, zone: z, provider: p,
+          purchase_option: on-demand, replicas: 4, rename: true }
+      - { name: sliced, count: 1, product: Tesla T4, gpus_per_node: 2, region: r, zone: z, provider: p,
+          purchase_option: spot, replicas: 2 }
+      - { name: h100, count: 2, product: NVIDIA H100 80GB HBM3, gpus_per_node: 4, region: r, zone: z, provider: p,
+          purchase_option: reserved }
+  - name: other
+    node_pools:
+      - { name: tpu, count: 1, product: TPU v5e, gpus_per_node: 8, region: r, zone: z, provider: google, purchase_option: spot }
+      - { name: amd, count: 1, product: AMD Instinct MI300X, gpus_per_node: 4, region: r, zone: z, provider: p, purchase_option: block }
+teams:
+  - { name: a, namespace: a, weight: 4, mix: { training: 1, batch: 4 }, products: [NVIDIA H100 80GB HBM3] }
+  - { name: b, namespace: b, weight: 1, mix: { decode: 4, notebook: 2, batch: 4 }, products: [NVIDIA H100 80GB HBM3],
+      resources: { decode: nvidia.com/mig-3g.40gb, notebook: nvidia.com/mig-1g.10gb, batch: nvidia.com/mig-2g.20gb } }
+  - { name: c, namespace: c, weight: 1, mix: { batch: 3, notebook: 1 }, products: [NVIDIA A100-SXM4-80GB],
+      resources: { batch: nvidia.com/mig-3g.40gb, notebook: nvidia.com/mig-1g.10gb.me } }
+  - { name: d, namespace: d, weight: 1, mix: { notebook: 2, batch: 4, crash_loop: 1 }, products: [NVIDIA L4],
+      resources: { notebook: nvidia.com/gpu.shared, batch: nvidia.com/gpu.shared, crash_loop: nvidia.com/gpu.shared } }
+  - { name: e, namespace: e, weight: 1, mix: { batch: 4, inference: 1 }, products: [Tesla T4] }
+  - { name: f, namespace: f, weight: 2, mix: { batch: 1 }, products: [TPU v5e] }
+  - { name: g, namespace: g, weight: 1, mix: { batch: 1 }, products: [AMD Instinct MI300X] }
+arrivals: { load: 1.3 }
+faults:
+  lost_scrapes: 0.01
+  blanks: 0.003
+  out_of_range: 0.002
+  stale_labels: { share: 0.5, lasts: [30s, 3m] }
+  xid: { per_gpu_day: 60 }
+  driver_reload: { per_node_day: 20 }
+  windows:
+    - { nodes: h100-0, kind: lost, from: 40m, lasts: 25m }
+    - { nodes: sliced-0, kind: reclaimed, from: 61m, lasts: 50s }
+    - { nodes: sliced-0, kind: reclaimed, from: 80m, lasts: 30m }
+    - { nodes: tpu-0, kind: lost, from: 100m, lasts: 10m }
+    - { nodes: shared-0, kind: exporter_down, from: 20m, lasts: 12m, how: error }
+    - { nodes: old-0, kind: exporter_down, from: 115m, lasts: 9m, how: empty }
+    - { nodes: cut-0, kind: exporter_down, from: 50m, lasts: 4m }
+"#;
+
+#[test]
+fn so_has_one_of_cut_shared_unread_silent_and_lost_devices() {
+    let folder = tempfile::tempdir().unwrap();
+    let (ours, real, file) = (folder.path().join("ours"), folder.path().join("real"), folder.path().join("rough.yaml"));
+    let (ours_text, real_text) = (ours.to_str().unwrap(), real.to_str().unwrap());
+    let collectors = tree_text("kwok-fleet/collectors-all.csv");
+    let collectors = std::fs::canonicalize(collectors).unwrap();
+    std::fs::write(&file, format!("{ROUGH}exposition: {{ collectors: {} }}\n", collectors.display())).unwrap();
+    let mut spec = FleetSpec::parse(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    spec.load(folder.path()).unwrap();
+    let seed = spec.seed;
+    let plan = Plan::new(spec, seed).unwrap();
+    let faults = simulator::faults(&plan, plan.window());
+    for kind in ["off_the_bus", "stale_labels", "counter_reset", "node_death", "spot_reclaim", "exporter_down", "blank"] {
+        assert!(faults.iter().any(|fault| fault.kind == kind), "{kind}");
+    }
+    succeeds(&["demo", "--fleet", file.to_str().unwrap(), "--keep", real_text]);
+    write(&plan, &ours);
+    alike(&ours, &real, &["gpu_samples", "scrapes", "allocations", "nodes", "demand", "truth_gpu_hours"]);
+    succeeds(&["hours", "--lake", ours_text]);
+    alike(&ours, &real, &["gpu_hours", "device_hours"]);
+    let check = succeeds(&["check", "--lake", ours_text]);
+    assert!(check.contains("closes"), "{check}");
+    // What nobody reads is unobserved for want of a source as soon as the kubelet has named it, as in the truth.
+    let unread = succeeds(&[
+        "sql",
+        "--lake",
+        ours_text,
+        "--format",
+        "csv",
+        "SELECT product, SUM(sm_unobserved_no_source_ms) AS no_source, SUM(sm_unobserved_no_device_yet_ms) AS unnamed, \
+         SUM(CASE WHEN device IS NULL THEN 0 ELSE ms END) AS named FROM gpu_hours \
+         WHERE kind = 'owner' AND cluster = 'other' GROUP BY product ORDER BY product",
+    ]);
+    let rows: Vec<Vec<&str>> = unread.lines().skip(1).map(|line| line.split(',').collect()).collect();
+    assert_eq!(rows.len(), 2, "{unread}");
+    for row in rows {
+        let [no_source, unnamed, named] = [1, 2, 3].map(|at| row[at].parse::<i64>().unwrap());
+        assert!(no_source == named && unnamed * 10 < no_source, "{unread}");
+    }
+}
+
 #[test]
 fn messages_that_come_late_and_twice_close_to_the_same_rows() {
     let folder = tempfile::tempdir().unwrap();
