@@ -394,7 +394,7 @@ impl Agent {
     }
 
     /// Takes by how much this agent's clock, which dates rounds, is ahead of the API server's, in ms; none: it is not known. Rounds
-    /// from now on carry it.
+    /// from now on carry it, and sightings are dated without it where it is too much (A11).
     pub fn know_skew(&mut self, skew_ms: Option<i64>) {
         self.skew_ms = skew_ms;
     }
@@ -429,7 +429,8 @@ impl Agent {
         if let Some(Some(known)) = self.targets.get_mut(index) {
             let joined = join::owners(&mut known.memory, None, answer, at, &self.options.join);
             if let Some(held) = joined.listed {
-                let changed = known.sightings.listed(&self.options.cluster, &known.target.node, &held, at);
+                let listed = at.without_skew(self.skew_ms);
+                let changed = known.sightings.listed(&self.options.cluster, &known.target.node, &held, listed);
                 gathered.report.sightings = changed.len() as u64;
                 gathered.allocations = changed.into_iter().map(publish::holding).collect();
             }
@@ -493,7 +494,9 @@ impl Agent {
         };
         let joined = join::owners(&mut known.memory, page.as_mut(), asked.answer, asked.at, &self.options.join);
         if let Some(held) = &joined.listed {
-            let changed = known.sightings.listed(&self.options.cluster, &known.target.node, held, asked.at);
+            // Who reads the lake puts the rounds of a wrong clock right, and has the skew with them; a holding carries none.
+            let listed = asked.at.without_skew(self.skew_ms);
+            let changed = known.sightings.listed(&self.options.cluster, &known.target.node, held, listed);
             gathered.report.sightings += changed.len() as u64;
             gathered.allocations.extend(changed.into_iter().map(publish::holding));
         }

@@ -20,4 +20,4 @@ pub mod tables;
 pub mod time;
 
 pub use ids::{DeviceId, GpuUuid};
-pub use time::{HOUR_MS, Timestamp, Window};
+pub use time::{HOUR_MS, SKEW_LIMIT_MS, Timestamp, Window};

@@ -8,6 +8,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub const HOUR_MS: i64 = 3_600_000;
 /// Milliseconds of one day.
 pub const DAY_MS: i64 = 24 * HOUR_MS;
+/// A clock that is off by more is put right (A11), in milliseconds.
+pub const SKEW_LIMIT_MS: i64 = 500;
 
 /// An instant: milliseconds since 1970-01-01T00:00:00Z. Shown and parsed as RFC 3339.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -49,6 +51,12 @@ impl Timestamp {
     /// This instant moved by `ms` milliseconds; saturates at the type's ends.
     pub const fn plus_ms(self, ms: i64) -> Self {
         Self(self.0.saturating_add(ms))
+    }
+
+    /// This instant of a clock that is `skew_ms` ahead of the API server's, put right where that is too much (A11); none: it was not
+    /// measured.
+    pub fn without_skew(self, skew_ms: Option<i64>) -> Self {
+        self.plus_ms(skew_ms.filter(|skew| skew.saturating_abs() > SKEW_LIMIT_MS).map_or(0, i64::saturating_neg))
     }
 
     /// `YYYY-MM-DD` and `HH` (UTC): the folder of this instant in the lake.
@@ -158,6 +166,15 @@ impl Window {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn a_clock_is_put_right_where_it_is_off_by_more_than_the_limit() {
+        let at = Timestamp::from_ms(90_000);
+        for (skew, right) in [(None, 90_000), (Some(500), 90_000), (Some(501), 89_499), (Some(-20_000), 110_000)] {
+            assert_eq!(at.without_skew(skew).ms(), right, "{skew:?}");
+        }
+        assert_eq!(at.without_skew(Some(i64::MIN)).ms(), i64::MAX);
+    }
 
     fn at(text: &str) -> Timestamp {
         text.parse().unwrap()

@@ -12,7 +12,7 @@ use schemas::{
 
 use crate::{
     accelerator::Vendor,
-    plan::{Binding, DRIVER_VERSION, NodePlan, Plan, PodPlan, api_second},
+    plan::{Binding, DRIVER_VERSION, NodePlan, Offer, Plan, PodPlan, Slot, api_second},
     work,
 };
 
@@ -206,21 +206,25 @@ fn demand(plan: &Plan, pod: &PodPlan, event: &Event) -> Demand {
 fn node_state(plan: &Plan, index: usize, event: &Event) -> Node {
     let node = &plan.nodes()[index];
     let product = &node.accelerator.product;
-    let gpus = node.boards.len() as u32;
+    let gpus = node.gpus() as u32;
     let spells = node.spells.iter().filter(|spell| spell.from <= event.at);
     let device = |device: &crate::plan::DevicePlan| {
         let placed = device.instance.as_ref().map(|instance| &instance.placed);
+        let board = &node.boards[device.board];
         Device {
             device: device.id.clone(),
-            parent: placed.map_or(String::new(), |_| node.boards[device.board].uuid.clone()),
+            parent: placed.map_or(String::new(), |_| board.uuid.clone()),
             profile: placed.map_or(String::new(), |placed| placed.profile.name.clone()),
             product: product.clone(),
             weight_num: placed.map(|_| device.weight.0),
             weight_den: placed.map(|_| device.weight.1),
             replicas: Some(node.replicas).filter(|replicas| *replicas > 1),
+            present_from_ms: board.since().map(Timestamp::ms),
+            present_to_ms: board.until().map(Timestamp::ms).filter(|to| *to <= event.at),
             ..Device::default()
         }
     };
+    let known = |device: &&crate::plan::DevicePlan| node.boards[device.board].from <= event.at;
     Node {
         cluster: node.cluster.to_string(),
         node: node.name.to_string(),
@@ -237,7 +241,7 @@ fn node_state(plan: &Plan, index: usize, event: &Event) -> Node {
         allocatable_gpus: Some(gpus),
         replicas: Some(node.replicas).filter(|replicas| *replicas > 1),
         telemetry: if node.has_telemetry() { String::new() } else { "none".into() },
-        devices: node.devices.iter().map(device).collect(),
+        devices: node.devices.iter().filter(known).map(device).collect(),
         unavailable: spells
             .filter_map(|spell| {
                 let reason = spell.unavailable()?.to_owned();
@@ -249,10 +253,20 @@ fn node_state(plan: &Plan, index: usize, event: &Event) -> Node {
     }
 }
 
-/// What the node's `status.capacity` and `status.allocatable` say of its accelerators: every resource that its device plugin
-/// offers, and how many of it. A whole GPU's resource is there with 0 where all are cut.
+/// What the node's `status.capacity` says of its accelerators: every resource that its device plugin offers, and how many of
+/// it. A whole GPU's resource is there with 0 where all are cut.
 pub fn resources(node: &NodePlan) -> BTreeMap<String, u64> {
-    let offers = node.offers.iter().map(|offer| (offer.resource.to_string(), offer.slots.len() as u64));
+    counted(node, |_| true)
+}
+
+/// The same as `status.allocatable` says it at `at`: without what is off the bus, or in an empty slot.
+pub fn allocatable(node: &NodePlan, at: Timestamp) -> BTreeMap<String, u64> {
+    counted(node, |slot| node.slot_at(slot, at).is_some())
+}
+
+fn counted(node: &NodePlan, counts: impl Fn(Slot) -> bool) -> BTreeMap<String, u64> {
+    let count = |offer: &Offer| offer.slots.iter().filter(|slot| counts(**slot)).count() as u64;
+    let offers = node.offers.iter().map(|offer| (offer.resource.to_string(), count(offer)));
     let mut found: BTreeMap<String, u64> = offers.collect();
     if node.accelerator.vendor == Vendor::Nvidia && node.replicas == 1 {
         found.entry("nvidia.com/gpu".into()).or_insert(0);
@@ -275,7 +289,7 @@ pub fn labels(node: &NodePlan) -> BTreeMap<String, String> {
         Vendor::Nvidia => {
             let shared = node.replicas > 1;
             label("nvidia.com/gpu.present", "true".into());
-            label("nvidia.com/gpu.count", node.boards.len().to_string());
+            label("nvidia.com/gpu.count", node.gpus().to_string());
             label("nvidia.com/gpu.memory", node.accelerator.memory_mib.to_string());
             label("nvidia.com/gpu.family", node.accelerator.arch.to_lowercase().replace(' ', "-"));
             label("nvidia.com/gpu.replicas", node.replicas.to_string());

@@ -8,7 +8,11 @@ use std::{
 use exporter::Page;
 use serde::Serialize;
 
-use crate::{fault, plan::Plan, state};
+use crate::{
+    fault,
+    plan::{DevicePlan, DeviceRef, Plan},
+    state,
+};
 
 /// What a fleet comes to.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -37,7 +41,7 @@ pub struct Explained {
     pub series: u64,
     /// The same by metric.
     pub series_by_metric: BTreeMap<String, u64>,
-    /// Different values of each label of those series.
+    /// Different values of each label over the whole time, but for those of pods.
     pub label_values: BTreeMap<String, usize>,
     /// Different values of each pod label over the whole time: what pods add to the number of series.
     pub pod_label_values: BTreeMap<&'static str, usize>,
@@ -70,21 +74,31 @@ pub fn explain(plan: &Plan) -> Explained {
     let mut labels: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
     let mut series_ever = 0;
     for (index, node) in plan.nodes().iter().enumerate() {
-        *gpus_by_product.entry(node.accelerator.product.clone()).or_default() += node.boards.len();
-        for instance in node.devices.iter().filter_map(|device| device.instance.as_ref()) {
+        *gpus_by_product.entry(node.accelerator.product.clone()).or_default() += node.gpus();
+        let first = |device: &&DevicePlan| node.boards[device.board].epoch == 0;
+        for instance in node.devices.iter().filter(first).filter_map(|device| device.instance.as_ref()) {
             *instances.entry(instance.placed.profile.name.clone()).or_default() += 1;
         }
         for offer in &node.offers {
             *offers.entry(offer.resource.to_string()).or_default() += offer.slots.len();
         }
-        state::read_node(plan, index, window.from(), &mut page);
-        for (device, planned) in page.devices().iter().zip(&node.devices) {
-            let fields = device.readings.as_slice().iter().filter(|(field, _)| printed.contains(field));
+        for (gpu, planned) in node.devices.iter().enumerate() {
+            // A board that comes later has its series from then on.
+            let board = &node.boards[planned.board];
+            let begins = board.since().unwrap_or(window.from());
+            let Some(state) = state::state(plan, DeviceRef { node: index, gpu }, begins).filter(|_| begins < window.to()) else {
+                continue;
+            };
+            page.begin(Some(node.name.clone()));
+            state::print(plan, node, gpu, &state, begins, &mut page);
+            let Some(device) = page.devices().first() else { continue };
             let mut of_device = 0;
-            for &(field, _) in fields {
-                let family = collectors.families().iter().find(|family| family.field == field);
-                *series_by_metric.entry(family.map_or(String::new(), |family| family.name.clone())).or_default() += 1;
+            for (field, _) in device.readings.as_slice().iter().filter(|(field, _)| printed.contains(field)) {
                 of_device += 1;
+                if board.epoch == 0 {
+                    let family = collectors.families().iter().find(|family| family.field == *field);
+                    *series_by_metric.entry(family.map_or(String::new(), |family| family.name.clone())).or_default() += 1;
+                }
             }
             let holders: BTreeSet<(&str, &str)> =
                 planned.held.iter().map(|held| (&*plan.pods()[held.pod].namespace, &*plan.pods()[held.pod].name)).collect();

@@ -1,12 +1,12 @@
 //! What goes wrong, and when: spells of nodes, events of devices, single scrapes. Each can be listed for the truth.
 
-use schemas::{Timestamp, Window};
+use schemas::{HOUR_MS, Timestamp, Window};
 use serde::Serialize;
 
 use crate::{
     plan::{DevicePlan, Held, Plan},
     seed::{self, Draw, Seed},
-    spec::{Delivery, Down, FleetSpec, NoPage, PerDay, SpellKind, Spells, matches},
+    spec::{Delivery, Down, FixedSpell, FleetSpec, NoPage, PerDay, SpellKind, Spells, Swaps, matches},
 };
 
 /// A spell of a node, on whole seconds.
@@ -39,7 +39,7 @@ impl Spell {
             SpellKind::ExporterDown => None,
             SpellKind::NotReady => Some("not_ready"),
             SpellKind::Cordon => Some("cordoned"),
-            SpellKind::Maintenance => Some("maintenance"),
+            SpellKind::Maintenance | SpellKind::GpuSwap => Some("maintenance"),
             SpellKind::Lost | SpellKind::Reclaimed => Some("lost"),
         }
     }
@@ -98,8 +98,55 @@ pub(crate) fn repair(seed: Seed, name: &str, at: i64) -> (i64, i64) {
     (from, from + 1000 * seed.stream(&format!("repair/{name}/{at}")).between(3_600, 4 * 3_600))
 }
 
+/// How long a node is drained before a board is taken out of it (chosen): its pods are gone by then.
+const SWAP_DRAIN_MS: i64 = 120_000;
+/// How long a board serves at least before chance takes it out again (chosen).
+const SERVICE_MS: i64 = 24 * HOUR_MS;
+
+/// A board that is replaced by another: whole seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Swap {
+    /// When its node is drained.
+    pub from: i64,
+    /// When the old board is taken out: from then on the slot is empty.
+    pub out: i64,
+    /// When the node is back with the new one.
+    pub to: i64,
+}
+
+/// When the boards in slot `gpu` of node `name` are replaced, in order and apart.
+pub(crate) fn swaps(spec: &FleetSpec, seed: Seed, name: &str, gpu: u32) -> Vec<Swap> {
+    let start = spec.start.ms();
+    let swap = |from: i64, lasts: i64| Swap { from, out: from + SWAP_DRAIN_MS, to: from + lasts };
+    let fixed = spec.faults.windows.iter().filter(|window| window.kind == SpellKind::GpuSwap && window.gpu == Some(gpu));
+    let fixed = fixed.filter(|window| matches(&window.nodes, name));
+    let mut found: Vec<Swap> = fixed.map(|window| swap(start + window.from.ms(), window.lasts.ms())).collect();
+    let Some(Swaps { per_gpu_day, lasts: (shortest, longest) }) = &spec.faults.gpu_swap else {
+        found.sort_by_key(|swap| swap.from);
+        return found;
+    };
+    let mut draw = seed.stream(&format!("gpu_swap/{name}/{gpu}"));
+    for from in instants(per_gpu_day.0, start, spec.end().ms(), &mut draw) {
+        let drawn = swap(from, draw.between(shortest.ms() / 1000, longest.ms() / 1000) * 1000);
+        // What is scripted stands, and a board that is new stays for a while.
+        if found.iter().all(|other| drawn.to <= other.from || other.to + SERVICE_MS <= drawn.from) {
+            found.push(drawn);
+        }
+    }
+    found.sort_by_key(|swap| swap.from);
+    found
+}
+
+/// What befalls the boards of a node, as far as the node is drained for it.
+pub(crate) struct OfBoards<'a> {
+    /// XIDs of all its boards, in order.
+    pub xids: &'a [(i64, i64)],
+    /// Exchanges of all its boards.
+    pub swaps: &'a [Swap],
+}
+
 /// The spells of node `name`, by their beginning. Spells of one kind do not overlap.
-pub(crate) fn spells(spec: &FleetSpec, seed: Seed, name: &str, spot: bool, xids: &[(i64, i64)]) -> Vec<Spell> {
+pub(crate) fn spells(spec: &FleetSpec, seed: Seed, name: &str, spot: bool, boards: &OfBoards<'_>) -> Vec<Spell> {
     let (start, end) = (spec.start.ms(), spec.end().ms());
     let faults = &spec.faults;
     let mut found = Vec::new();
@@ -129,14 +176,19 @@ pub(crate) fn spells(spec: &FleetSpec, seed: Seed, name: &str, spot: bool, xids:
         random(SpellKind::Reclaimed, "spot_reclaim", spells, &[NoPage::Refuse]);
     }
     // A board that fell off the bus: the node is drained, and started anew when somebody has looked at it.
-    for &(at, code) in xids {
+    for &(at, code) in boards.xids {
         if xid_effect(code) == XidEffect::Drains {
             let (from, to) = repair(seed, name, at);
             found.push(Spell { kind: SpellKind::Cordon, from, to, how: NoPage::Refuse });
             found.push(Spell { kind: SpellKind::NotReady, from: to - RESTART_MS, to, how: NoPage::Refuse });
         }
     }
-    for window in faults.windows.iter().filter(|window| matches(&window.nodes, name)) {
+    for &Swap { from, out, to } in boards.swaps {
+        found.push(Spell { kind: SpellKind::GpuSwap, from, to, how: NoPage::Refuse });
+        found.push(Spell { kind: SpellKind::NotReady, from: out.max(to - RESTART_MS), to, how: NoPage::Refuse });
+    }
+    let of_node = |window: &&FixedSpell| window.kind != SpellKind::GpuSwap && matches(&window.nodes, name);
+    for window in faults.windows.iter().filter(of_node) {
         let from = start + window.from.ms();
         found.push(Spell { kind: window.kind, from, to: from + window.lasts.ms(), how: window.how });
     }
@@ -285,9 +337,9 @@ pub struct Fault {
     /// Device, where it is one device's.
     pub device: Option<String>,
     /// exporter_down, lost_scrape, not_ready, cordoned, maintenance, node_death, spot_reclaim, clock_skew, late_batch,
-    /// repeated_batch, xid, off_the_bus, counter_reset, stale_labels, blank, out_of_range.
+    /// repeated_batch, xid, off_the_bus, gpu_swap, counter_reset, stale_labels, blank, out_of_range.
     pub kind: &'static str,
-    /// The XID's code, the misprinted field, the delay, or what scrapers got.
+    /// The XID's code, the misprinted field, the delay, what scrapers got, or the board that came in the device's place.
     pub detail: String,
     /// From when.
     pub from: Timestamp,
@@ -344,12 +396,15 @@ pub fn faults(plan: &Plan, window: Window) -> Vec<Fault> {
                 }
             }
         }
-        for board in &node.boards {
+        for (b, board) in node.boards.iter().enumerate() {
+            if let Some(next) = node.boards.get(b + 1).filter(|next| board.out < to && from < next.from && next.epoch > 0) {
+                push(Some(&board.uuid), "gpu_swap", next.uuid.clone(), board.out, next.from);
+            }
             for (at, code) in board.xids.iter().filter(|(at, _)| from <= *at && *at < to) {
                 push(Some(&board.uuid), "xid", code.to_string(), *at, at + 1);
             }
             for (off, back) in board.lost.iter().filter(|(off, back)| *off < to && from < *back) {
-                push(Some(&board.uuid), "off_the_bus", String::new(), *off, *back);
+                push(Some(&board.uuid), "off_the_bus", String::new(), *off, (*back).min(board.out));
             }
             for (at, _) in board.resets.iter().filter(|(at, _)| from <= *at && *at < to) {
                 push(Some(&board.uuid), "counter_reset", String::new(), *at, at + 1);
@@ -360,8 +415,9 @@ pub fn faults(plan: &Plan, window: Window) -> Vec<Fault> {
             for (at, until) in stale_labels(plan, device).filter(|(at, until)| *at < to && from < *until) {
                 push(uuid, "stale_labels", String::new(), at, until);
             }
+            let board = &node.boards[device.board];
             let misprints = plan.spec().faults.blanks.0 > 0 || plan.spec().faults.out_of_range.0 > 0;
-            for at in cells().take_while(|_| misprints) {
+            for at in cells().take_while(|_| misprints).filter(|at| board.there(*at)) {
                 if let Some(misprint) = plan.misprint(device, at) {
                     let kind = if misprint.blank { "blank" } else { "out_of_range" };
                     push(uuid, kind, misprint.field.to_string(), at, at + interval);

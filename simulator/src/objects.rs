@@ -1,7 +1,7 @@
 //! Nodes, namespaces and pods as the API server has them at an instant: JSON objects of `v1`, for a cluster without kubelets
 //! (kwok) and for anything that reads a List. What they say of bind, start and end is what [`crate::api`] says.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use schemas::Timestamp;
 use serde_json::{Value, json};
@@ -100,14 +100,13 @@ fn node(plan: &Plan, index: usize, at: Timestamp) -> Option<Value> {
     }
     let over = |reason: &str| spells(reason).iter().filter_map(|spell| spell.to_ms).max();
     let ready_since = over("not_ready").max(over("lost")).unwrap_or(known.present_from_ms);
-    let mut resources = serde_json::Map::new();
-    // Chosen: room for every pod that the GPUs can hold.
-    for (key, quantity) in [("cpu", "192"), ("memory", "2Ti"), ("pods", "110"), ("ephemeral-storage", "4Ti")] {
-        resources.insert(key.to_owned(), json!(quantity));
-    }
-    for (resource, count) in api::resources(&plan.nodes()[index]) {
-        resources.insert(resource, json!(count.to_string()));
-    }
+    let resources = |accelerators: BTreeMap<String, u64>| {
+        // Chosen: room for every pod that the GPUs can hold.
+        let others = [("cpu", "192"), ("memory", "2Ti"), ("pods", "110"), ("ephemeral-storage", "4Ti")];
+        let others = others.map(|(key, quantity)| (key.to_owned(), json!(quantity)));
+        let counts = accelerators.into_iter().map(|(resource, count)| (resource, json!(count.to_string())));
+        others.into_iter().chain(counts).collect::<serde_json::Map<String, Value>>()
+    };
     let mut spec = json!({ "providerID": format!("{provider}:///{zone}/{name}") });
     if closed.is_some() {
         spec["unschedulable"] = json!(true);
@@ -128,8 +127,8 @@ fn node(plan: &Plan, index: usize, at: Timestamp) -> Option<Value> {
         "spec": spec,
         "status": {
             "phase": "Running",
-            "capacity": resources,
-            "allocatable": resources,
+            "capacity": resources(api::resources(&plan.nodes()[index])),
+            "allocatable": resources(api::allocatable(&plan.nodes()[index], at)),
             "conditions": [{
                 "type": "Ready",
                 "status": if not_ready.is_some() { "False" } else { "True" },

@@ -64,9 +64,10 @@ pub struct NodePlan {
     pub provider: String,
     /// Purchase option.
     pub purchase_option: String,
-    /// Its GPUs, by index.
+    /// Every board that it ever has, by index, those that come in one's place after it: [`NodePlan::boards_at`] has those of an
+    /// instant.
     pub boards: Vec<BoardPlan>,
-    /// What it can give to pods: whole GPUs, and the instances of those that are cut, in order of GPU and layout.
+    /// What it can give to pods: whole GPUs, and the instances of those that are cut, in order of board and layout.
     pub devices: Vec<DevicePlan>,
     /// Replicas that each device is given out as; 1: it is not shared.
     pub replicas: u32,
@@ -89,7 +90,7 @@ pub struct Offer {
     pub resource: Arc<str>,
     /// What one of it is of a whole GPU: numerator and denominator.
     pub unit: (u32, u32),
-    /// Every one of it.
+    /// Every one of it on the boards of the fleet's start; those that come in their place give the same ([`NodePlan::slot_at`]).
     pub slots: Vec<Slot>,
 }
 
@@ -105,8 +106,10 @@ pub struct Slot {
 /// One GPU, whole or cut.
 #[derive(Debug)]
 pub struct BoardPlan {
-    /// DCGM's index on the node.
+    /// DCGM's index on the node: its slot.
     pub index: u32,
+    /// How many boards were in its slot before it.
+    pub epoch: u32,
     /// UUID.
     pub uuid: String,
     /// PCI address with an 8-digit domain.
@@ -115,6 +118,11 @@ pub struct BoardPlan {
     pub devices: Range<usize>,
     /// What DCGM knows of its product; none where nobody reads it.
     pub(crate) board: Option<Board>,
+    /// When it is in the inventory: from its first minute of service until that of the board that comes in its place.
+    pub(crate) from: i64,
+    pub(crate) to: i64,
+    /// When it is taken out: from then on nothing reads it.
+    pub(crate) out: i64,
     pub(crate) idle_mw: i64,
     /// Inlet temperature, thousandths of a degree.
     pub(crate) ambient_mc: i64,
@@ -370,7 +378,7 @@ impl Plan {
         &self.pods
     }
 
-    /// Every device, node by node.
+    /// Every device that there ever is, node by node.
     pub fn devices(&self) -> impl Iterator<Item = DeviceRef> {
         let gpus = |(node, plan): (usize, &NodePlan)| (0..plan.devices.len()).map(move |gpu| DeviceRef { node, gpu });
         self.nodes.iter().enumerate().flat_map(gpus)
@@ -457,6 +465,31 @@ impl DevicePlan {
 }
 
 impl BoardPlan {
+    /// When it came in the place of another, if it did.
+    pub fn since(&self) -> Option<Timestamp> {
+        (self.epoch > 0).then(|| Timestamp::from_ms(self.from))
+    }
+
+    /// When another came in its place, if one does.
+    pub fn until(&self) -> Option<Timestamp> {
+        (self.to < i64::MAX).then(|| Timestamp::from_ms(self.to))
+    }
+
+    /// Whether its slot is its own at `at`, empty or not.
+    pub(crate) fn is_current(&self, at: i64) -> bool {
+        self.from <= at && at < self.to
+    }
+
+    /// Whether it is in its slot at `at`.
+    pub(crate) fn there(&self, at: i64) -> bool {
+        self.from <= at && at < self.out
+    }
+
+    /// Whether something reads it at `at`: it is in its slot, and on the bus.
+    pub(crate) fn answers(&self, at: i64) -> bool {
+        self.there(at) && !self.lost.iter().any(|(off, back)| *off <= at && at < *back)
+    }
+
     /// A number of 13 digits that stands for the board.
     pub fn serial(&self) -> String {
         format!("{:013}", self.key % 10_000_000_000_000)
@@ -469,6 +502,23 @@ impl BoardPlan {
 }
 
 impl NodePlan {
+    /// How many GPUs it has.
+    pub fn gpus(&self) -> usize {
+        self.boards.iter().filter(|board| board.epoch == 0).count()
+    }
+
+    /// The boards that its inventory has at `at`, with their places in [`NodePlan::boards`], by index: one for each GPU.
+    pub fn boards_at(&self, at: Timestamp) -> impl Iterator<Item = (usize, &BoardPlan)> {
+        self.boards.iter().enumerate().filter(move |(_, board)| board.is_current(at.ms()))
+    }
+
+    /// What gives at `at` what `slot`, one of an [`Offer`], gave at the fleet's start; none while nothing reads it.
+    pub fn slot_at(&self, slot: Slot, at: Timestamp) -> Option<Slot> {
+        let first = &self.boards[self.devices[slot.device].board];
+        let now = self.boards.iter().find(|board| board.index == first.index && board.answers(at.ms()))?;
+        Some(Slot { device: now.devices.start + slot.device - first.devices.start, ..slot })
+    }
+
     /// Whether an exporter reads it.
     pub fn has_telemetry(&self) -> bool {
         self.accelerator.has_telemetry()

@@ -19,7 +19,7 @@ use tonic::{Request, Response, Status, transport::Server};
 
 use crate::{
     clock::SimClock,
-    plan::{CONTAINER, NodePlan, Plan, Slot},
+    plan::{CONTAINER, NodePlan, Offer, Plan, Slot},
 };
 
 /// Longest path of a unix socket, as Linux has it.
@@ -132,18 +132,20 @@ pub fn list(plan: &Plan, node: usize, at: Timestamp) -> ListPodResourcesResponse
     ListPodResourcesResponse { pod_resources: pods.collect() }
 }
 
-/// What the kubelet of node `node` answers to GetAllocatableResources: its healthy devices, held or not.
-pub fn allocatable(plan: &Plan, node: usize) -> AllocatableResourcesResponse {
+/// What the kubelet of node `node` answers to GetAllocatableResources at `at`: its healthy devices, held or not.
+pub fn allocatable(plan: &Plan, node: usize, at: Timestamp) -> AllocatableResourcesResponse {
     let node = &plan.nodes()[node];
-    let devices = node.offers.iter().flat_map(|offer| by_numa(node, &offer.resource, &offer.slots)).collect();
+    let healthy = |offer: &Offer| offer.slots.iter().filter_map(|slot| node.slot_at(*slot, at)).collect::<Vec<_>>();
+    let devices = node.offers.iter().flat_map(|offer| by_numa(node, &offer.resource, &healthy(offer))).collect();
     AllocatableResourcesResponse { devices, ..AllocatableResourcesResponse::default() }
 }
 
 /// Kubelets give one entry for each resource and set of NUMA nodes; half of a node's GPUs are near each socket.
 fn by_numa(node: &NodePlan, resource: &str, slots: &[Slot]) -> Vec<ContainerDevices> {
+    let gpus = node.gpus();
     let near = |slot: &Slot| {
-        let board = node.devices[slot.device].board;
-        i64::from(2 * board >= node.boards.len() && node.boards.len() > 1)
+        let gpu = node.boards[node.devices[slot.device].board].index as usize;
+        i64::from(2 * gpu >= gpus && gpus > 1)
     };
     let mut entries = Vec::new();
     for id in [0, 1] {
@@ -180,7 +182,7 @@ impl PodResourcesLister for Kubelet {
         _: Request<AllocatableResourcesRequest>,
     ) -> Result<Response<AllocatableResourcesResponse>, Status> {
         self.answers()?;
-        Ok(Response::new(allocatable(&self.plan, self.node)))
+        Ok(Response::new(allocatable(&self.plan, self.node, self.clock.now())))
     }
 
     async fn get(&self, request: Request<GetPodResourcesRequest>) -> Result<Response<GetPodResourcesResponse>, Status> {

@@ -70,6 +70,11 @@ enum Event {
         board: usize,
         code: i64,
     },
+    /// Another board is there in place of one.
+    Swapped {
+        node: usize,
+        new: usize,
+    },
     /// Pods of the node are told to go.
     Drains {
         node: usize,
@@ -164,11 +169,16 @@ impl Day<'_> {
     /// What is known beforehand of a node: when it takes pods again, and what befalls those that it has.
     fn node_events(&mut self, node: usize) {
         let plan = &self.nodes[node];
+        // Before the node opens.
+        for (new, board) in plan.boards.iter().enumerate().filter(|(_, board)| board.epoch > 0) {
+            self.at(board.from, Event::Swapped { node, new });
+        }
         for spell in &plan.spells {
             match spell.kind {
                 SpellKind::ExporterDown => continue,
                 SpellKind::Reclaimed => self.at(spell.from - NOTICE_MS, Event::Drains { node, why: "spot_reclaimed" }),
                 SpellKind::Lost => self.at(spell.from, Event::Dies(node)),
+                SpellKind::GpuSwap => self.at(spell.from, Event::Drains { node, why: "drained" }),
                 SpellKind::NotReady | SpellKind::Cordon | SpellKind::Maintenance => {}
             }
             self.at(spell.to, Event::Opens);
@@ -238,6 +248,7 @@ impl Day<'_> {
             }
             Event::Opens => self.admit(now),
             Event::Xid { node, board, code } => self.xid(node, board, code, now),
+            Event::Swapped { node, new } => self.swapped(node, new),
             Event::Drains { node, why } => {
                 for job in self.on_node[node].clone() {
                     self.end_early(job, now, Ending::Asked(why));
@@ -371,6 +382,19 @@ impl Day<'_> {
         self.jobs[job].preempting = now + PREEMPTING_MS;
         for other in told {
             self.end_early(other, now, Ending::Asked("preempted"));
+        }
+    }
+
+    /// Board `new` gives what the one before it in its slot gave: all of that is free, for its node was drained.
+    fn swapped(&mut self, node: usize, new: usize) {
+        let boards = &self.nodes[node].boards;
+        let (old, new) = (boards[new - 1].devices.clone(), boards[new].devices.clone());
+        for free in &mut self.free[node] {
+            let gone: Vec<Slot> = free.iter().filter(|slot| old.contains(&slot.device)).copied().collect();
+            for slot in gone {
+                free.remove(&slot);
+                free.insert(Slot { device: slot.device - old.start + new.start, ..slot });
+            }
         }
     }
 

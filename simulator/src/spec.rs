@@ -372,6 +372,8 @@ pub struct Faults {
     pub node_death: Option<Spells>,
     /// Spot nodes that the provider takes back, two minutes after it said so.
     pub spot_reclaim: Option<Spells>,
+    /// GPUs that are taken out and replaced by another: same node and slot, another UUID and serial, counters begun anew.
+    pub gpu_swap: Option<Swaps>,
     /// Driver reloads: counters begin anew when the device is next free.
     pub driver_reload: Option<PerNode>,
     /// Rounds that reach the log late.
@@ -388,7 +390,7 @@ pub struct Faults {
 pub struct Skew {
     /// Share of nodes.
     pub share: Rate,
-    /// By how much at least and at most, one way or the other.
+    /// By how much at least and at most, one way or the other; at most 1h.
     pub within: (Span, Span),
 }
 
@@ -443,6 +445,17 @@ pub struct PerGpu {
     pub per_gpu_day: PerDay,
 }
 
+/// GPUs that are replaced at random times, each board after a day of service at the earliest.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Swaps {
+    /// How many a GPU's slot has in a day, on average; at most 1.
+    pub per_gpu_day: PerDay,
+    /// From the drain of the node to the new board's first minute of service, at least and at most: the slot is empty for all of
+    /// it but its first two minutes.
+    pub lasts: (Span, Span),
+}
+
 /// Events of a node at random times.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -466,6 +479,9 @@ pub struct FixedSpell {
     /// For `exporter_down`: what scrapers get.
     #[serde(default = "refuse")]
     pub how: NoPage,
+    /// For `gpu_swap`: index of the GPU that is replaced.
+    #[serde(default)]
+    pub gpu: Option<u32>,
 }
 
 /// Kinds of spells.
@@ -484,6 +500,8 @@ pub enum SpellKind {
     Lost,
     /// The node was taken back by its provider.
     Reclaimed,
+    /// The node is drained, and one of its GPUs is replaced.
+    GpuSwap,
 }
 
 /// What a scraper gets in place of a page.

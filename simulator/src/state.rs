@@ -123,7 +123,7 @@ impl std::ops::Deref for GpuState {
 /// Bytes a second of one NVLink in one direction.
 const NVLINK_BYTES: i64 = 26_562_000_000;
 
-/// State of one device at `at`; none of a product that nobody reads. Equal plans give equal states on every machine, whatever
+/// State of one device at `at`; none of a product that nobody reads, nor of a board that is not there. Equal plans give equal states on every machine, whatever
 /// was asked before.
 ///
 /// Before the fleet's start it is as at the start; after its planned end nothing new happens.
@@ -134,7 +134,8 @@ pub fn state(plan: &Plan, device: DeviceRef, at: Timestamp) -> Option<GpuState> 
     Some(board.device(plan, node, device.gpu))
 }
 
-/// State of a node's board `board` (index of [`NodePlan::boards`]) at `at`; none of a product that nobody reads.
+/// State of a node's board `board` (index of [`NodePlan::boards`]) at `at`; none of a product that nobody reads, nor where it is
+/// not there.
 pub fn board_state(plan: &Plan, node: usize, board: usize, at: Timestamp) -> Option<BoardState> {
     let node = &plan.nodes()[node];
     let hour = |device: &DevicePlan| plan.hour(device, plan.hour_index(at.ms()));
@@ -196,10 +197,10 @@ impl<'a> BoardNow<'a> {
         mut hour: impl FnMut(&DevicePlan) -> Option<Arc<Hour>>,
     ) -> Option<Self> {
         let board = plan.board?;
-        let mut devices = Vec::with_capacity(plan.devices.len());
-        if plan.lost.iter().any(|(off, back)| *off <= at && at < *back) {
+        if !plan.answers(at) {
             return None;
         }
+        let mut devices = Vec::with_capacity(plan.devices.len());
         let mut sums = BoardSums::idle(fleet, plan, at);
         for device in &node.devices[plan.devices.clone()] {
             let (now, integrals) = hour(device)?.read(at);
@@ -232,7 +233,8 @@ fn board_now(plan: &BoardPlan, board: &Board, devices: &[Now], sums: BoardSums, 
     // A corrected error every few days; in some boards every few hours (chosen).
     let flip_ms = schemas::HOUR_MS * if plan.key >> 40 & 15 == 0 { 5 } else { 60 + (plan.key >> 8 & 63) as i64 };
     let flips = |from: i64| (at - from).max(0) / flip_ms;
-    let made = plan.booted - schemas::HOUR_MS * 24 * (30 + (plan.key >> 16 & 255) as i64);
+    let aged = plan.booted - schemas::HOUR_MS * 24 * (30 + (plan.key >> 16 & 255) as i64);
+    let made = if plan.epoch > 0 { plan.booted } else { aged };
     let base = board.base(plan.idle_mw);
     BoardState {
         sm_clock: match (resident, capped) {

@@ -116,7 +116,8 @@ pub fn truth(plan: &Plan, window: Window) -> Result<RecordBatch, TruthError> {
     Ok(RecordBatch::try_new(table.schema(), columns)?)
 }
 
-/// Rows of `window`, by hour, cluster, node, device, kind and name. `ms` of a GPU's rows is the window's length.
+/// Rows of `window`, by hour, cluster, node, device, kind and name. `ms` of a GPU's rows is the window's length, those of the
+/// board that came in its place counted.
 pub fn truth_rows(plan: &Plan, window: Window) -> Result<Vec<TruthRow>, TruthError> {
     let whole = plan.window();
     if whole.clip(window) != Some(window) {
@@ -128,7 +129,10 @@ pub fn truth_rows(plan: &Plan, window: Window) -> Result<Vec<TruthRow>, TruthErr
             let part = Window::new(hour, hour.plus_ms(HOUR_MS)).ok().and_then(|whole| window.clip(whole));
             let Some(part) = part else { continue };
             for board in &node.boards {
-                board_rows(&Place { plan, index, node, hour, from: part.from().ms(), to: part.to().ms() }, board, &mut rows);
+                let (from, to) = (part.from().ms().max(board.from), part.to().ms().min(board.to));
+                if from < to {
+                    board_rows(&Place { plan, index, node, hour, from, to }, board, &mut rows);
+                }
             }
         }
     }

@@ -61,7 +61,7 @@ pub fn run(options: &Options, program: &str, out: &mut dyn Write) -> Result<(), 
     let plan = plan(options)?;
     let lake = fresh_lake(options.keep.as_deref())?;
     let began = Instant::now();
-    let devices = plan.devices().count();
+    let devices = plan.devices().filter(|device| plan.board(*device).epoch == 0).count();
     writeln!(
         out,
         "simulating {} nodes, {} GPUs{}, {} h of {} from {}, seed {}",

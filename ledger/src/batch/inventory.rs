@@ -35,6 +35,8 @@ pub(super) struct Inventory {
 #[derive(Debug)]
 struct Interval {
     begin: Timestamp,
+    /// Earliest begin of its rows.
+    known_from: Timestamp,
     /// Latest end of its rows: how far it is known to last while it has no end.
     known_to: Timestamp,
     observed: (Timestamp, i64),
@@ -107,7 +109,7 @@ pub(super) fn add(facts: &mut Facts, batch: &RecordBatch) -> Result<(), BatchErr
     let reservations = text("reservation")?;
     let (gpus, replicas) = (columns.ints("capacity_gpus")?, columns.ints("replicas")?);
     let (weight_nums, weight_dens) = (columns.ints("weight_num")?, columns.ints("weight_den")?);
-    let to = columns.times("to_at")?;
+    let (from, to) = (columns.times("from_at")?, columns.times("to_at")?);
     let (begins, ends) = (columns.times("interval_from")?, columns.times("interval_to")?);
     let (observed_at, revisions, sources) = (columns.times("observed_at")?, columns.ints("revision")?, columns.texts("source")?);
     let (mut cluster, mut node, mut source) = (Shared::default(), Shared::default(), Shared::default());
@@ -134,15 +136,17 @@ pub(super) fn add(facts: &mut Facts, batch: &RecordBatch) -> Result<(), BatchErr
             no_telemetry: telemetry.get(row) == Some("none"),
         };
         let (begin, known_to) = (begins.must(row)?, to.must(row)?);
+        let known_from = from.get(row).unwrap_or(begin);
         let teller = source.of(sources.get(row).unwrap_or(""));
         let state = ((observed_at.must(row)?, revisions.get(row).unwrap_or(0)), ends.get(row), labels);
         match intervals.entry((given(&devices), given(&reasons), begin)) {
             Entry::Vacant(free) => {
                 let (observed, end, labels) = state;
-                free.insert(Interval { begin, known_to, observed, end, source: teller, labels });
+                free.insert(Interval { begin, known_from, known_to, observed, end, source: teller, labels });
             }
             Entry::Occupied(known) => {
                 let known = known.into_mut();
+                known.known_from = known.known_from.min(known_from);
                 known.known_to = known.known_to.max(known_to);
                 if (known.observed, known.end, &known.labels) < (state.0, state.1, &state.2) {
                     (known.observed, known.end, known.labels) = state;
@@ -187,7 +191,11 @@ pub(super) fn devices(
         };
         add_device(node, id, labels, &of_node, default_spans.clone(), &mut devices, &mut unweighed);
     }
-    for holding in holdings.iter() {
+    // What was over before the inventory's rows begin names no device that it has not: a board that was replaced is gone, though
+    // a pod of a name that it held goes on elsewhere.
+    let told_from = inventory.node.values().map(|interval| interval.known_from).min();
+    let over = |holding: &Holding| told_from.zip(holding.end).is_some_and(|(from, end)| end <= from);
+    for holding in holdings.iter().filter(|holding| !over(holding)) {
         let Held::Device { device: id, .. } = &holding.held else { continue };
         if !devices.contains_key(id) && !unweighed.contains(id) {
             let parent = id.rsplit_once('/').map(|(gpu, _)| gpu.into());

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use arrow::array::RecordBatch;
 use schemas::{
-    Timestamp,
+    SKEW_LIMIT_MS, Timestamp,
     catalogue::{self, id},
     status::{ReadingFault, ScrapeStatus},
 };
@@ -18,9 +18,6 @@ use crate::{
     reading::Reading,
     row::{Flag, FlagSet},
 };
-
-/// A clock that is off by more is put right (A11).
-const SKEW_LIMIT_MS: i64 = 500;
 
 /// What one node's rounds brought.
 #[derive(Debug, Default)]

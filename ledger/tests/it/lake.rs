@@ -432,6 +432,20 @@ fn held() -> Row {
 }
 
 #[test]
+fn a_board_that_was_replaced_is_not_brought_back_by_a_holding_that_is_over() {
+    for (end, expected) in [(3_600_000, vec!["B"]), (3_600_001, vec!["A", "B"])] {
+        let mut facts = Facts::default();
+        let node = node_row("n1").set("from_at", at(3_600_000)).set("to_at", at(7_200_000));
+        let device = node.clone().set("kind", "device").set("device", "B").set("interval_from", at(3_000_000));
+        add(&mut facts, Source::Nodes, "nodes", &[node, device]);
+        add(&mut facts, Source::Allocations, "allocations", &[held().set("interval_to", at(end))]);
+        let inputs = &facts.into_nodes()[0].inputs;
+        let devices: Vec<&str> = inputs.devices.iter().map(|device| &*device.id).collect();
+        assert_eq!(devices, expected, "a holding until {end}");
+    }
+}
+
+#[test]
 fn a_clock_that_is_off_is_put_right_and_said() {
     let node = node_row("n1").set("kind", "device").set("device", "A");
     let sample = on("n1").set("device", "A").set("at", at(90_000)).set("source", "s");

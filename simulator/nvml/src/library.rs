@@ -69,10 +69,13 @@ fn rest(kind: Kind, handle: Handle) -> Answer<u32> {
     if fits { Ok((handle.0 & 0x0fff_ffff) as u32) } else { Err(Code::INVALID_ARGUMENT) }
 }
 
-/// Generation, GPU, and instance counted from 1, in 28 bits.
+/// Most boards of a node, those that come in another's place counted.
+pub const MOST_GPUS: usize = 1 << 13;
+
+/// Generation (11 bits), GPU (13), and instance counted from 1 (4).
 fn place(moment: &Moment, gpu: usize, instance: Option<usize>) -> u32 {
     let instance = instance.map_or(0, |instance| instance + 1);
-    (moment.generation & 0xfff) << 16 | (gpu as u32 & 0xff) << 8 | (instance as u32 & 0xff)
+    (moment.generation & 0x7ff) << 17 | (gpu as u32 & 0x1fff) << 4 | (instance as u32 & 0xf)
 }
 
 /// Handle of a GPU, or of one of its instances as a device.
@@ -129,7 +132,7 @@ impl Session {
 
     /// What the script does to a call. Hangs here, with no lock held.
     fn act(&self, name: &str, gpu: Option<usize>) -> Answer {
-        let device = gpu.map(|gpu| (gpu as u32, self.machine.gpus[gpu].uuid.as_str()));
+        let device = gpu.map(|gpu| (self.machine.gpus[gpu].slot, self.machine.gpus[gpu].uuid.as_str()));
         let action = self.moment.script.on_call(name, device, self.moment.since_ms);
         if action.hang_ms > 0 {
             std::thread::sleep(Duration::from_millis(action.hang_ms));
@@ -148,9 +151,9 @@ impl Session {
 
     fn find(&self, kind: Kind, handle: Handle) -> Answer<View<'_>> {
         let place = rest(kind, handle)?;
-        let (gpu, instance) = ((place >> 8 & 0xff) as usize, (place & 0xff) as usize);
+        let (gpu, instance) = ((place >> 4 & 0x1fff) as usize, (place & 0xf) as usize);
         let known = self.machine.gpus.get(gpu).ok_or(Code::INVALID_ARGUMENT)?;
-        let of_now = place >> 16 == self.moment.generation & 0xfff;
+        let of_now = place >> 17 == self.moment.generation & 0x7ff;
         if !of_now || instance > known.parts.len() {
             return Err(Code::INVALID_ARGUMENT);
         }

@@ -17,7 +17,11 @@ use simulator::{
     plan::{BoardPlan, InstancePlan},
 };
 
-use crate::{abi::NO_INSTANCE, boundary::Answer, library::handle_of};
+use crate::{
+    abi::NO_INSTANCE,
+    boundary::Answer,
+    library::{MOST_GPUS, handle_of},
+};
 
 /// A script is looked at again no sooner.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -28,7 +32,7 @@ pub struct Machine {
     pub plan: Plan,
     /// Its node, as an index of the plan's.
     pub node: usize,
-    /// Its GPUs, by index.
+    /// Every board that it ever has, in the plan's order; [`Machine::present`] has those of a moment.
     pub gpus: Vec<Gpu>,
     clock: WallClock,
     script: Option<Mutex<ScriptFile>>,
@@ -37,6 +41,8 @@ pub struct Machine {
 
 /// One GPU: whole, or cut into instances.
 pub struct Gpu {
+    /// Its slot.
+    pub slot: u32,
     /// UUID.
     pub uuid: String,
     /// PCI address.
@@ -88,6 +94,13 @@ impl Machine {
         let (plan, node) = setup.plan()?;
         let script = setup.script.map(ScriptFile::open).transpose()?.map(Mutex::new);
         let gpus = gpus(&plan, node);
+        if gpus.len() > MOST_GPUS {
+            return Err(format!(
+                "the node has {} boards over the fleet's time; handles tell {MOST_GPUS} apart: plan fewer swaps",
+                gpus.len()
+            )
+            .into());
+        }
         let meters = Mutex::new(vec![None; plan.nodes()[node].devices.len()]);
         Ok(Self { plan, node, gpus, clock: setup.clock, script, meters })
     }
@@ -115,15 +128,16 @@ impl Machine {
 
     /// How GPU `gpu` is away, if it is: by the script, or by the plan.
     pub fn away(&self, moment: &Moment, gpu: usize) -> Option<DeviceFault> {
-        let scripted = moment.script.device(gpu as u32, &self.gpus[gpu].uuid, moment.since_ms);
+        let scripted = moment.script.device(self.gpus[gpu].slot, &self.gpus[gpu].uuid, moment.since_ms);
         let place = Place { node: self.node, board: gpu, device: None };
         let planned = || nvml::is_lost(&self.plan, place, moment.at).then_some(DeviceFault::Lost);
         scripted.or_else(planned)
     }
 
-    /// The GPUs that are counted, in order.
+    /// The GPUs that are counted, in order: of each slot the board whose time it is.
     pub fn present<'a>(&'a self, moment: &'a Moment) -> impl Iterator<Item = usize> + 'a {
-        (0..self.gpus.len()).filter(|gpu| self.away(moment, *gpu) != Some(DeviceFault::FallenOff))
+        let boards = self.plan.nodes()[self.node].boards_at(moment.at).map(|(gpu, _)| gpu);
+        boards.filter(|gpu| self.away(moment, *gpu) != Some(DeviceFault::FallenOff))
     }
 
     /// Constants of its boards.
@@ -144,6 +158,7 @@ fn gpus(plan: &Plan, node: usize) -> Vec<Gpu> {
         Some(Part { device, uuid: uuid.clone(), placed: placed.clone() })
     };
     let gpu = |board: &BoardPlan| Gpu {
+        slot: board.index,
         uuid: board.uuid.clone(),
         pci_bus_id: board.pci_bus_id.clone(),
         whole: board.devices.clone().find(|device| node.devices[*device].instance.is_none()),

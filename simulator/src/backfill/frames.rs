@@ -15,7 +15,7 @@ use schemas::{
 };
 
 use super::{
-    Agents, at,
+    Agents, Dating, at,
     observe::{Listings, Observer},
     sightings::Walk,
     ticks,
@@ -65,7 +65,7 @@ pub fn write(plan: &Plan, window: Window, agents: &Agents, out: impl Write, mut 
         }
         before = now;
         frames.facts(facts, now)?;
-        for (index, node) in nodes.iter_mut().enumerate() {
+        for (index, node) in nodes.iter_mut().enumerate().filter(|(_, node)| node.first <= tick) {
             for holding in node.sightings(tick) {
                 frames.allocation(allocation::State::Holding(holding), now)?;
             }
@@ -119,6 +119,8 @@ struct Node<'a> {
     listings: Listings<'a>,
     walk: Walk<'a>,
     node: usize,
+    /// Number of its first round.
+    first: i64,
     devices: usize,
 }
 
@@ -130,6 +132,7 @@ impl<'a> Node<'a> {
             listings: Listings::new(plan, node),
             walk: Walk::new(plan, node),
             node,
+            first: Dating::of(plan, &plan.nodes()[node]).first,
             devices: plan.nodes()[node].devices.len(),
         }
     }

@@ -21,10 +21,9 @@ use schemas::{
 };
 
 use super::{
-    Agents, at, intervals,
+    Agents, Dating, at, intervals,
     observe::{Listing, Listings, Observer, device_id},
     sightings::{self, Sighted},
-    ticks,
 };
 use crate::{
     plan::Plan,
@@ -245,7 +244,7 @@ struct Repeats {
 struct Samples<'a> {
     plan: &'a Plan,
     agents: &'a Agents,
-    ticks: std::ops::Range<i64>,
+    hour: Option<Window>,
     /// Nodes in the order of the table that are still to come, the next one last.
     nodes: Vec<usize>,
     columns: SampleColumns,
@@ -259,18 +258,22 @@ impl<'a> Samples<'a> {
         let mut nodes: Vec<usize> = (0..plan.nodes().len()).collect();
         let key = |node: &usize| (&plan.nodes()[*node].cluster, &plan.nodes()[*node].name);
         nodes.sort_by(|a, b| key(b).cmp(&key(a)));
-        let window = Window::new(hour, hour.plus_ms(HOUR_MS));
-        let ticks = window.map_or(0..0, |window| ticks(plan, window));
         Self {
             plan,
             agents,
-            sizes: ticks.clone().map(|_| Size::default()).collect(),
-            ticks,
+            sizes: Vec::new(),
+            hour: Window::new(hour, hour.plus_ms(HOUR_MS)).ok(),
             nodes,
             columns: SampleColumns::new(),
             rows: Rows::new(tables::get("gpu_samples")),
             scrapes: Rows::new(tables::get("scrapes")),
         }
+    }
+
+    /// The rounds of the hour by the clock of node number `node`.
+    fn rounds(&self, node: usize) -> std::ops::Range<i64> {
+        let dating = Dating::of(self.plan, &self.plan.nodes()[node]);
+        self.hour.map_or(0..0, |hour| dating.rounds(self.plan, hour))
     }
 
     /// Rows that a repeated round adds, and that are dropped again.
@@ -280,12 +283,13 @@ impl<'a> Samples<'a> {
             return repeats;
         }
         for &node in &self.nodes {
-            for tick in self.ticks.clone() {
+            for tick in self.rounds(node) {
                 let at = at(self.plan, tick);
                 if self.plan.repeated_ms(node, at).is_some() {
                     repeats.rounds += 1;
                     if self.plan.no_page(node, at).is_none() {
-                        repeats.samples += self.plan.nodes()[node].devices.len() as u64;
+                        let boards = self.plan.nodes()[node].boards.iter().filter(|board| board.answers(at.ms()));
+                        repeats.samples += boards.map(|board| board.devices.len() as u64).sum::<u64>();
                     }
                 }
             }
@@ -307,7 +311,9 @@ impl<'a> Samples<'a> {
     }
 
     fn node(&mut self, node: usize) {
-        let Self { plan, agents, ticks, columns, rows, scrapes, sizes, .. } = self;
+        let ticks = self.rounds(node);
+        let Self { plan, agents, columns, rows, scrapes, sizes, .. } = self;
+        sizes.resize_with(ticks.clone().count(), Size::default);
         let mut observer = Observer::new(plan, node, agents);
         let mut listings = Listings::new(plan, node);
         let listings: Vec<Rc<Listing>> = ticks.clone().map(|tick| listings.at(at(plan, tick))).collect();

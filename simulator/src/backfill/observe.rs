@@ -23,7 +23,7 @@ use schemas::{
     status::{JoinReason, ScrapeStatus},
 };
 
-use super::Agents;
+use super::{Agents, Dating};
 use crate::{
     exposition::Printed,
     plan::{DeviceRef, NodePlan, Plan},
@@ -158,6 +158,9 @@ pub(super) struct Observer<'a> {
     page: Page,
     /// One a device.
     walks: Vec<Walk<'a>>,
+    dating: Dating,
+    /// When the round of the head is, by the fleet's clock.
+    at: Timestamp,
     /// What a round says beside its devices.
     pub head: ScrapeRound,
     /// The device that was read last.
@@ -170,6 +173,7 @@ impl<'a> Observer<'a> {
     pub fn new(plan: &'a Plan, node: usize, agents: &Agents) -> Self {
         let NodePlan { name, cluster, .. } = &plan.nodes()[node];
         let style = serve::style(plan);
+        let dating = Dating::of(plan, &plan.nodes()[node]);
         Self {
             plan,
             node,
@@ -178,7 +182,10 @@ impl<'a> Observer<'a> {
             renderer: Renderer::new(plan.collectors().clone(), style),
             page: Page::new(),
             walks: (0..plan.nodes()[node].devices.len()).map(|gpu| plan.walk(DeviceRef { node, gpu })).collect(),
+            dating,
+            at: plan.window().from(),
             head: ScrapeRound {
+                skew_ms: dating.measured_ms,
                 cluster: cluster.to_string(),
                 node: name.to_string(),
                 source: format!("{}{}", agents.base, serve::path(name)),
@@ -192,15 +199,16 @@ impl<'a> Observer<'a> {
 
     /// Dates the head: all that a device's row has of it.
     pub fn stamp(&mut self, tick: i64) {
-        self.head.at_ms = super::at(self.plan, tick).ms();
-        self.head.sequence = tick.unsigned_abs() + 1;
+        self.at = super::at(self.plan, tick);
+        self.head.at_ms = self.dating.stamp(tick).ms();
+        self.head.sequence = self.dating.sequence(tick);
     }
 
     /// Sets the head to round number `tick`, whose page was had or not: its status and, where there is no page, why. What a page
     /// adds to it is [`Observer::page_of`]'s.
     pub fn begin(&mut self, tick: i64, listing: &Listing) -> bool {
         self.stamp(tick);
-        let at = super::at(self.plan, tick);
+        let (at, first) = (self.at, self.dating.first);
         let head = &mut self.head;
         (head.duration_ms, head.body_bytes, head.series) = (0, 0, 0);
         let silent = silent_since(&self.plan.nodes()[self.node], at);
@@ -210,7 +218,7 @@ impl<'a> Observer<'a> {
             Some(since) => {
                 let interval = self.plan.spec().scrape_interval.ms();
                 let last = (since - self.plan.start_ms() - 1).div_euclid(interval);
-                let bridged = last < 0 || at.ms() - super::at(self.plan, last).ms() <= HOLD_OVER_MS;
+                let bridged = last < first || at.ms() - super::at(self.plan, last).ms() <= HOLD_OVER_MS;
                 Some(if bridged { JoinReason::ListFailed } else { JoinReason::Expired })
             }
         };
@@ -294,7 +302,7 @@ impl<'a> Observer<'a> {
 
     /// Whether the node answers nobody at the round of the head.
     fn silent(&self) -> bool {
-        silent_since(&self.plan.nodes()[self.node], Timestamp::from_ms(self.head.at_ms)).is_some()
+        silent_since(&self.plan.nodes()[self.node], self.at).is_some()
     }
 }
 

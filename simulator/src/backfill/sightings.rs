@@ -11,7 +11,7 @@ use attribution::sightings::{SNAPSHOT_EVERY_MS, Sightings};
 use schemas::{Timestamp, Window, proto::Holding};
 
 use super::{
-    at,
+    Dating, at,
     observe::{Listings, silent_since},
     ticks,
 };
@@ -129,6 +129,7 @@ pub(super) fn each_state(plan: &Plan, node: usize, to: Timestamp, mut each: impl
 pub(super) struct Walk<'a> {
     plan: &'a Plan,
     node: usize,
+    dating: Dating,
     listings: Listings<'a>,
     sightings: Sightings,
     /// Rounds at which a listing differs from the one before, and those next to them.
@@ -140,7 +141,9 @@ pub(super) struct Walk<'a> {
 impl<'a> Walk<'a> {
     pub fn new(plan: &'a Plan, node: usize) -> Self {
         let listings = Listings::new(plan, node);
-        Self { plan, node, listings, sightings: Sightings::default(), due: BTreeSet::new(), changes: 0, snapshot: 0 }
+        let dating = Dating::of(plan, &plan.nodes()[node]);
+        let (sightings, due) = (Sightings::default(), BTreeSet::new());
+        Self { plan, node, dating, listings, sightings, due, changes: 0, snapshot: dating.first }
     }
 
     /// The next round that matters.
@@ -153,7 +156,7 @@ impl<'a> Walk<'a> {
             if self.due.first().is_some_and(|first| *first < tick - 1) {
                 break;
             }
-            self.due.extend((tick - 1..=tick + 1).filter(|tick| *tick >= 0));
+            self.due.extend((tick - 1..=tick + 1).filter(|tick| *tick >= self.dating.first));
             self.changes += 1;
         }
         Some(self.due.first().map_or(self.snapshot, |first| self.snapshot.min(*first)))
@@ -174,6 +177,6 @@ impl<'a> Walk<'a> {
             self.snapshot = tick + (SNAPSHOT_EVERY_MS + interval - 1) / interval;
         }
         let listing = self.listings.at(at);
-        self.sightings.listed(&node.cluster, &node.name, &listing.held, at)
+        self.sightings.listed(&node.cluster, &node.name, &listing.held, self.dating.listed(tick))
     }
 }

@@ -11,7 +11,7 @@ use schemas::HOUR_MS;
 use super::{BoardPlan, BoardSums, DRIVER_VERSION, DevicePlan, Held, InstancePlan, NodePlan, Offer, Plan, Slot, Track};
 use crate::{
     accelerator, calibrate,
-    fault::{self, XidEffect},
+    fault::{self, OfBoards, Swap, XidEffect},
     mig::{self, Placed},
     seed::Seed,
     spec::{FleetSpec, NodePool},
@@ -40,9 +40,15 @@ pub(super) fn node(spec: &FleetSpec, seed: Seed, cluster: &str, pool: &NodePool,
         key: seed.key(&format!("node/{cluster}/{name}")),
         name,
     };
-    for gpu in 0..pool.gpus_per_node {
-        let path = format!("device/{cluster}/{}/{gpu}", node.name);
-        let board = board(spec, seed, &node, &path, gpu);
+    let swaps: Vec<Vec<Swap>> = (0..pool.gpus_per_node).map(|gpu| fault::swaps(spec, seed, &node.name, gpu)).collect();
+    let slots = (0..pool.gpus_per_node).zip(&swaps);
+    for (gpu, epoch, swaps) in slots.flat_map(|(gpu, swaps)| (0..=swaps.len()).map(move |epoch| (gpu, epoch, swaps))) {
+        // What a board is drawn from goes by its slot, and by how many were there before it.
+        let path = match epoch {
+            0 => format!("device/{cluster}/{}/{gpu}", node.name),
+            _ => format!("device/{cluster}/{}/{gpu}#{epoch}", node.name),
+        };
+        let board = board(spec, seed, &node, &path, (gpu, epoch, swaps));
         let layout = pool.layout(gpu);
         if layout.is_empty() {
             node.devices.push(device(pool, &board, node.boards.len(), None));
@@ -63,11 +69,14 @@ pub(super) fn node(spec: &FleetSpec, seed: Seed, cluster: &str, pool: &NodePool,
     }
     let mut xids: Vec<(i64, i64)> = node.boards.iter().flat_map(|board| &board.xids).copied().collect();
     xids.sort_unstable();
-    node.spells = fault::spells(spec, seed, &node.name, pool.purchase_option == "spot", &xids);
+    let swaps = swaps.concat();
+    let of_boards = OfBoards { xids: &xids, swaps: &swaps };
+    node.spells = fault::spells(spec, seed, &node.name, pool.purchase_option == "spot", &of_boards);
     node
 }
 
-fn board(spec: &FleetSpec, seed: Seed, node: &NodePlan, path: &str, gpu: u32) -> BoardPlan {
+/// The board that comes into slot `gpu` after `epoch` of its `swaps`.
+fn board(spec: &FleetSpec, seed: Seed, node: &NodePlan, path: &str, (gpu, epoch, swaps): (u32, usize, &[Swap])) -> BoardPlan {
     let uuid = seed.uuid(path);
     let known = node.accelerator.board().map(|board| {
         let board = board.expect("a checked spec names products that can be simulated");
@@ -87,20 +96,30 @@ fn board(spec: &FleetSpec, seed: Seed, node: &NodePlan, path: &str, gpu: u32) ->
     // What was measured has the inlet's temperature in it; boards differ by a little.
     let measured = known.is_some_and(|board| board.curve.is_some());
     let ambient_mc = if measured { (ambient_mc - 28_000) / 5 } else { ambient_mc };
-    // Up for days before the start: counters have a past.
+    // Up for days before the start: counters have a past. One that comes later has none.
     let booted = start - draw.between(3_600, 2_000_000) * 1000;
+    let energy_uj = (start - booted) * draw.between(idle_mw, (tdp / 2).max(idle_mw));
+    let came = epoch.checked_sub(1).and_then(|last| swaps.get(last)).map(|swap| swap.to);
+    let goes = swaps.get(epoch);
+    let (from, out) = (came.unwrap_or(i64::MIN), goes.map_or(i64::MAX, |swap| swap.out));
+    let mut xids = if known.is_some() { fault::xids(spec, seed, &uuid) } else { Vec::new() };
+    xids.retain(|(at, _)| from <= *at && *at < out);
     BoardPlan {
         index: gpu,
+        epoch: epoch as u32,
+        from,
+        to: goes.map_or(i64::MAX, |swap| swap.to),
+        out,
         pci_bus_id: format!("00000000:{:02X}:00.0", 0x0F + 12 * gpu),
         devices: node.devices.len()..node.devices.len(),
         board: known,
         idle_mw,
         ambient_mc,
-        xids: if known.is_some() { fault::xids(spec, seed, &uuid) } else { Vec::new() },
+        xids,
         resets: Vec::new(),
         lost: Vec::new(),
-        booted,
-        energy_uj: (start - booted) * draw.between(idle_mw, (tdp / 2).max(idle_mw)),
+        booted: came.unwrap_or(booted),
+        energy_uj: if came.is_some() { 0 } else { energy_uj },
         key: seed.key(path),
         uuid,
     }
@@ -152,7 +171,7 @@ fn device(pool: &NodePool, board: &BoardPlan, at: usize, instance: Option<Instan
 /// What the node's device plugin offers, by resource name: every slot once.
 fn offers(pool: &NodePool, node: &NodePlan) -> Vec<Offer> {
     let mut offers: BTreeMap<String, Offer> = BTreeMap::new();
-    for (at, device) in node.devices.iter().enumerate() {
+    for (at, device) in node.devices.iter().enumerate().filter(|(_, device)| node.boards[device.board].epoch == 0) {
         let (resource, unit) = match &device.instance {
             Some(instance) => (instance.placed.profile.resource(), device.weight),
             None => (pool.resource().unwrap_or_default().to_owned(), (1, pool.replicas)),
@@ -213,10 +232,19 @@ fn lay_hours(device: &mut DevicePlan, plan: &Plan) {
 
 fn resets(node: &mut NodePlan, plan: &Plan) {
     let end = plan.spec.end().ms();
+    for at in 0..node.boards.len() {
+        // A board that is new has counted nothing.
+        let board = &node.boards[at];
+        if board.epoch > 0 {
+            let (from, sums) = (board.from, sums(node, plan, at, board.from));
+            node.boards[at].resets.push((from, sums));
+        }
+    }
     let mut all = fault::reloads(&plan.spec, plan.seed, &node.name);
     // A node that was gone, or was repaired, has loaded its drivers anew.
     all.extend(node.spells.iter().filter(|spell| spell.silent()).map(|spell| spell.to));
     all.extend(node.boards.iter().flat_map(|board| board.lost.iter().map(|(_, to)| *to)));
+    all.extend(node.boards.iter().filter(|board| board.epoch > 0).map(|board| board.from));
     all.sort_unstable();
     for wanted in all {
         for at in 0..node.boards.len() {
@@ -232,13 +260,21 @@ fn resets(node: &mut NodePlan, plan: &Plan) {
                 }
             }
             let board = &node.boards[at];
-            if reset < end && board.board.is_some() && board.resets.last().is_none_or(|(last, _)| *last < reset) {
-                let mut sums = BoardSums::idle(plan, board, reset);
-                for device in devices {
-                    sums.add(device, &plan.integrals(device, reset).unwrap_or_default());
-                }
+            let later = board.resets.last().is_none_or(|(last, _)| *last < reset);
+            if reset < end.min(board.out) && board.board.is_some() && later {
+                let sums = sums(node, plan, at, reset);
                 node.boards[at].resets.push((reset, sums));
             }
         }
     }
+}
+
+/// What the counters of board `at` would have come to at `reset` since the fleet's start.
+fn sums(node: &NodePlan, plan: &Plan, at: usize, reset: i64) -> BoardSums {
+    let board = &node.boards[at];
+    let mut sums = BoardSums::idle(plan, board, reset);
+    for device in &node.devices[board.devices.clone()] {
+        sums.add(device, &plan.integrals(device, reset).unwrap_or_default());
+    }
+    sums
 }

@@ -2,7 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Delivery, FixedSpell, FleetSpec, Layout, MAX_GPUS, NodePool, Problem, SpecError, Team, refusal::nearest};
+use schemas::HOUR_MS;
+
+use super::{
+    Delivery, FixedSpell, FleetSpec, Layout, MAX_GPUS, NodePool, Problem, SpecError, SpellKind, Swaps, Team, refusal::nearest,
+};
 use crate::{
     accelerator::{self, Vendor},
     mig,
@@ -11,6 +15,8 @@ use crate::{
 
 /// Most spells at fixed times.
 const MAX_WINDOWS: usize = 1000;
+/// Shortest time of a GPU's exchange: its node is drained first (chosen).
+const SHORTEST_SWAP_MS: i64 = 300_000;
 /// Most replicas of a GPU: their least common multiple and a year of parts per million fit the truth's arithmetic.
 const MAX_REPLICAS: u32 = 32;
 
@@ -167,6 +173,7 @@ impl FleetSpec {
             ("cordon", faults.cordon.as_ref().map(|f| f.lasts)),
             ("node_death", faults.node_death.as_ref().map(|f| f.lasts)),
             ("spot_reclaim", faults.spot_reclaim.as_ref().map(|f| f.lasts)),
+            ("gpu_swap", faults.gpu_swap.as_ref().map(|f| f.lasts)),
         ];
         for (kind, lasts) in spells {
             if let Some((shortest, longest)) = lasts.filter(|(shortest, longest)| shortest > longest) {
@@ -176,6 +183,17 @@ impl FleetSpec {
                 problem(format!("faults.{kind}.lasts"), format!("{shortest} is below a second; the API knows whole seconds"));
             }
         }
+        if let Some(Swaps { per_gpu_day, lasts: (shortest, _) }) = &faults.gpu_swap {
+            if per_gpu_day.0 > 1.0 {
+                problem(
+                    "faults.gpu_swap.per_gpu_day".into(),
+                    format!("{}; a board serves for a day: give at most 1", per_gpu_day.0),
+                );
+            }
+            if shortest.ms() < SHORTEST_SWAP_MS {
+                problem("faults.gpu_swap.lasts".into(), format!("{shortest} is too short to drain a node; give at least 5m"));
+            }
+        }
         for (kind, delivery) in [("late_batches", faults.late_batches), ("repeated_batches", faults.repeated_batches)] {
             if let Some(Delivery { delay: (shortest, longest), .. }) = delivery.filter(|of| of.delay.0 > of.delay.1) {
                 problem(format!("faults.{kind}.delay"), format!("[{shortest}, {longest}] is reversed; give the shortest first"));
@@ -183,6 +201,12 @@ impl FleetSpec {
         }
         if faults.exporter_down.as_ref().is_some_and(|down| down.how.is_empty()) {
             problem("faults.exporter_down.how".into(), "is empty; name one of refuse, error, empty, hang".into());
+        }
+        if let Some((_, most)) = faults.clock_skew.as_ref().map(|skew| skew.within).filter(|(_, most)| most.ms() > HOUR_MS) {
+            problem(
+                "faults.clock_skew.within".into(),
+                format!("{most} is too far: hours look for rounds in the next hour; give at most 1h"),
+            );
         }
         let spans = [
             ("clock_skew.within", faults.clock_skew.as_ref().map(|skew| skew.within)),
@@ -201,7 +225,8 @@ impl FleetSpec {
             let (from, to) = (window.from.ms(), window.from.ms() + window.lasts.ms());
             let overlaps = |other: &&FixedSpell| {
                 let together = other.from.ms() < to && from < other.from.ms() + other.lasts.ms();
-                other.kind == window.kind && together && may_share_nodes(&other.nodes, &window.nodes)
+                let alike = other.kind == window.kind && other.gpu == window.gpu;
+                alike && together && may_share_nodes(&other.nodes, &window.nodes)
             };
             if let Some(other) = faults.windows[..w].iter().find(overlaps) {
                 problem(
@@ -219,6 +244,25 @@ impl FleetSpec {
             }
             if window.from.ms() >= whole {
                 problem(key("from"), format!("{} after the start is beyond the fleet's {} hours", window.from, self.hours));
+            }
+            match (window.kind, window.gpu) {
+                (SpellKind::GpuSwap, None) => {
+                    problem(key("gpu"), "is not given; name the index of the GPU that is replaced".into())
+                }
+                (SpellKind::GpuSwap, Some(gpu)) => {
+                    let has = |(_, pool): &(_, &NodePool)| {
+                        (0..pool.count.min(20_000)).any(|i| matches(&window.nodes, &format!("{}-{i}", pool.name)))
+                    };
+                    let fewest = self.pools().filter(has).map(|(_, pool)| pool.gpus_per_node).min();
+                    if let Some(fewest) = fewest.filter(|fewest| gpu >= *fewest) {
+                        problem(key("gpu"), format!("{gpu}; `{}` has GPUs 0 to {}", window.nodes, fewest.saturating_sub(1)));
+                    }
+                    if window.lasts.ms() < SHORTEST_SWAP_MS {
+                        problem(key("lasts"), format!("{} is too short to drain a node; give at least 5m", window.lasts));
+                    }
+                }
+                (_, Some(_)) => problem(key("gpu"), "is for `gpu_swap` only; the other kinds befall a whole node".into()),
+                (_, None) => {}
             }
             if window.from.ms() % 1000 != 0 || window.lasts.ms() % 1000 != 0 {
                 problem(key("from"), "spells begin and end on whole seconds, as the API tells them".into());
@@ -372,6 +416,16 @@ mod tests {
             ("lost_scrapes: 0.01", "lost_scrapes: 1.5", "1.5 is not a share between 0 and 1"),
             ("namespace: research", "namespace: re/search", "`re/search` is no name"),
             ("nodes: l4-0", "nodes: l5-0", "no node is called `l5-0`"),
+            ("blanks: 0.003", "gpu_swap: { per_gpu_day: 3, lasts: [1h, 2h] }", "faults.gpu_swap.per_gpu_day: 3; a board serves"),
+            ("blanks: 0.003", "gpu_swap: { per_gpu_day: 1, lasts: [1m, 2h] }", "faults.gpu_swap.lasts: 1m is too short"),
+            (
+                "blanks: 0.003",
+                "clock_skew: { share: 0.1, within: [1s, 2h] }",
+                "faults.clock_skew.within: 2h is too far: hours look for rounds",
+            ),
+            ("kind: exporter_down", "kind: gpu_swap", "faults.windows[0].gpu: is not given; name the index"),
+            ("kind: exporter_down", "kind: gpu_swap, gpu: 2", "faults.windows[0].gpu: 2; `l4-0` has GPUs 0 to 1"),
+            ("kind: cordon", "kind: cordon, gpu: 0", "faults.windows[1].gpu: is for `gpu_swap` only"),
             (
                 "blanks: 0.003",
                 "late_batches: { rate: 0.1, delay: [2h, 5m] }",

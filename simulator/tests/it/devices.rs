@@ -101,7 +101,7 @@ fn kubelets_name_ids_as_device_plugins_do() {
     ] {
         assert!(shapes.get(&shape).is_some_and(|count| *count > 1), "{shape}: {shapes:?}");
     }
-    let all = podres::allocatable(&plan, plan.node("shared-0").unwrap());
+    let all = podres::allocatable(&plan, plan.node("shared-0").unwrap(), plan.window().from());
     assert_eq!(all.devices.iter().map(|entry| entry.device_ids.len()).sum::<usize>(), 8);
 }
 

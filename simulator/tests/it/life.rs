@@ -238,3 +238,67 @@ fn facts_and_truth_agree_on_a_rough_day() {
     let rows = truth_rows(&plan, plan.window()).unwrap();
     assert_eq!(told, rows.iter().filter(|row| row.kind == RowKind::Owner).map(|row| row.ms).sum::<i64>());
 }
+
+/// Gangs only, big enough that one pod against the others is told apart.
+const GANGS: &str = r#"
+name: gangs
+start: 2026-03-02T00:00:00Z
+hours: 72
+clusters:
+  - name: lab
+    node_pools:
+      - { name: h, count: 12, product: NVIDIA H100 80GB HBM3, gpus_per_node: 8, region: r, zone: z, provider: p,
+          purchase_option: reserved }
+teams:
+  - { name: big, namespace: big, weight: 1, mix: { training: 1 }, gangs: { share: 1, nodes: 3 } }
+arrivals: { load: 1 }
+"#;
+
+#[test]
+fn a_straggler_works_on_while_the_others_of_its_gang_wait_for_it() {
+    let (mut straggling, mut even) = (0, 0);
+    for seed in 0..6 {
+        let plan = Plan::new(FleetSpec::parse(GANGS).unwrap(), Seed(seed)).unwrap();
+        let pods = plan.pods();
+        // By (gang, hour): for each pod the integrals of its SMs, of the effective tier, and its energy.
+        let mut gangs: BTreeMap<_, BTreeMap<usize, [i128; 3]>> = BTreeMap::new();
+        for row in truth_rows(&plan, plan.window()).unwrap() {
+            let Some((pod, b)) = row.pod.and_then(|pod| Some((pod, pods[pod].bound.as_ref()?))) else { continue };
+            let whole = b.started.is_some_and(|started| started + 120_000 < row.hour_start.ms())
+                && row.hour_start.ms() + schemas::HOUR_MS < b.terminating.unwrap_or(b.ended);
+            if whole {
+                let gang = (&*pods[pod].workload, pods[pod].created, row.hour_start);
+                let sums = gangs.entry(gang).or_default().entry(pod).or_default();
+                for (sum, more) in sums.iter_mut().zip([row.exact[1], row.exact[2], row.energy_uj.unwrap().into()]) {
+                    *sum += more;
+                }
+            }
+        }
+        let mut of_gang: BTreeMap<_, Vec<Option<usize>>> = BTreeMap::new();
+        for ((workload, created, _), pods) in gangs.into_iter().filter(|(_, pods)| pods.len() == 3) {
+            let mut sums: Vec<(usize, [i128; 3])> = pods.into_iter().collect();
+            sums.sort_by_key(|(_, sums)| sums[0]);
+            let [low, middle, (pod, high)] = sums[..] else { unreachable!("three pods") };
+            assert_eq!(low.1[..2], middle.1[..2], "those that wait do so in step");
+            let slower = high[0] > middle.1[0];
+            if slower {
+                // Others wait 8 to 30 % of their steps; the hour has stalls and checkpoints beside.
+                assert!((695..990).contains(&(middle.1[0] * 1000 / high[0])), "{low:?} {middle:?} {high:?}");
+                assert!(
+                    high[1] >= middle.1[1] && high[2] > middle.1[2].max(low.1[2]),
+                    "it draws more: {low:?} {middle:?} {high:?}"
+                );
+            } else {
+                assert_eq!(high[..2], middle.1[..2]);
+            }
+            of_gang.entry((workload.to_owned(), created)).or_default().push(slower.then_some(pod));
+        }
+        for hours in of_gang.values() {
+            let found: BTreeSet<usize> = hours.iter().flatten().copied().collect();
+            assert!(found.len() <= 1, "the same pod in every hour: {hours:?}");
+            if found.is_empty() { even += 1 } else { straggling += 1 }
+        }
+    }
+    // One gang in twelve, as chosen.
+    assert!(straggling >= 3 && even > 4 * straggling, "{straggling} of {}", straggling + even);
+}

@@ -15,6 +15,7 @@ mod replay;
 mod scale;
 mod shapes;
 mod sites;
+mod swap;
 mod truth;
 
 use std::sync::Arc;

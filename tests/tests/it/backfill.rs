@@ -40,13 +40,13 @@ fn plan(change: impl FnOnce(&mut FleetSpec)) -> Plan {
     Plan::new(spec, seed).unwrap()
 }
 
-fn write(plan: &Plan, folder: &Path) {
+pub fn write(plan: &Plan, folder: &Path) {
     let lake = Lake::create(folder).unwrap();
     backfill(plan, &lake, &Options { window: plan.window(), threads: 2, agents: Agents::default() }, &|_| {}).unwrap();
 }
 
 /// Closed rows of a table, without the columns of [`ASIDE`]; ports of pages are masked in errors.
-fn rows(folder: &Path, name: &'static str) -> RecordBatch {
+pub fn rows(folder: &Path, name: &'static str) -> RecordBatch {
     let (lake, table) = (Lake::open(folder).unwrap(), tables::get(name));
     let files = lake.closed_files(table, None).unwrap();
     let batches: Vec<RecordBatch> = files.iter().flat_map(|file| lake::read::rows(table, &file.path, None).unwrap()).collect();
@@ -72,7 +72,7 @@ fn rows(folder: &Path, name: &'static str) -> RecordBatch {
     RecordBatch::try_new(Arc::new(arrow::datatypes::Schema::new(fields)), columns).unwrap()
 }
 
-fn alike(ours: &Path, theirs: &Path, tables: &[&'static str]) {
+pub fn alike(ours: &Path, theirs: &Path, tables: &[&'static str]) {
     for table in tables {
         let (ours, theirs) = (rows(ours, table), rows(theirs, table));
         assert_eq!(ours.num_rows(), theirs.num_rows(), "{table}");

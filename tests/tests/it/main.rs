@@ -25,6 +25,7 @@ mod questions;
 mod readme;
 mod real_input;
 mod real_page;
+mod repairs;
 mod reports;
 #[path = "../../../lake/tests/it/s3_server.rs"]
 #[allow(dead_code)]

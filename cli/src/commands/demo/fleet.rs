@@ -111,15 +111,18 @@ pub async fn run(plan: Plan, lake: &Lake, topics: Topics) -> Result<Counts, Fail
         };
         publish_facts(&topics, &facts, now)?;
         before = now;
-        let rounds = agents.iter_mut().map(|agent| agent.gather(now));
-        for (gathered, waiting) in join_all(rounds).await.into_iter().zip(&mut waiting) {
+        // Each by its own clock, from the fleet's beginning by that.
+        let asking = agents.iter_mut().zip(&mut waiting).filter(|((skew_ms, _), _)| now.plus_ms(*skew_ms) >= window.from());
+        let (rounds, waits): (Vec<_>, Vec<_>) =
+            asking.map(|((skew_ms, agent), waiting)| (agent.gather(now.plus_ms(*skew_ms)), waiting)).unzip();
+        for (gathered, waiting) in join_all(rounds.into_iter()).await.into_iter().zip(waits) {
             counts.add(&gathered.report);
             waiting.push(gathered);
         }
         let next = now.plus_ms(interval);
         // Taken means synced to disk; a few rounds at a time, since here they come a hundred times faster than on a node.
-        if waiting[0].len() >= ROUNDS_AT_ONCE || next.hour() != now.hour() || next >= window.to() {
-            let taken = agents.iter_mut().zip(&mut waiting).map(|(agent, rounds)| agent.publish(std::mem::take(rounds)));
+        if waiting.iter().any(|rounds| rounds.len() >= ROUNDS_AT_ONCE) || next.hour() != now.hour() || next >= window.to() {
+            let taken = agents.iter_mut().zip(&mut waiting).map(|((_, agent), rounds)| agent.publish(std::mem::take(rounds)));
             join_all(taken).await.into_iter().collect::<Result<(), _>>().map_err(Failure::failed)?;
         }
         if next.hour() != now.hour() {
@@ -141,26 +144,30 @@ pub async fn run(plan: Plan, lake: &Lake, topics: Topics) -> Result<Counts, Fail
     Ok(counts)
 }
 
-/// One agent a cluster, for all of its nodes.
+/// One agent a cluster, for all of its nodes whose clocks are alike, and by how much they are ahead of the fleet's: it stamps its
+/// rounds by them.
 fn agents(
     plan: &Plan,
     port: u16,
     kubelets: &Kubelets,
     topics: &Topics,
     clock: &Arc<VirtualClock>,
-) -> Result<Vec<Agent>, Failure> {
-    let mut targets: BTreeMap<&str, Vec<Target>> = BTreeMap::new();
+) -> Result<Vec<(i64, Agent)>, Failure> {
+    let mut targets: BTreeMap<(&str, i64), Vec<Target>> = BTreeMap::new();
     for node in plan.nodes() {
         let address = format!("http://127.0.0.1:{port}{}", serve::path(&node.name));
         let address = address.parse().map_err(Failure::failed)?;
         let target = Target { node: node.name.to_string(), address, podres_socket: Some(kubelets.socket(&node.name)) };
-        targets.entry(&node.cluster).or_default().push(target);
+        targets.entry((&node.cluster, node.skew_ms)).or_default().push(target);
     }
     let interval_ms = u32::try_from(plan.spec().scrape_interval.ms()).unwrap_or(u32::MAX);
-    let one = |(cluster, targets): (&str, Vec<Target>)| {
+    let one = |((cluster, skew_ms), targets): ((&str, i64), Vec<Target>)| {
         // Real time: long enough that a busy machine loses no scrape. A fleet whose exporters hang waits as long for each.
         let options = Options { interval_ms, timeout: Duration::from_secs(5), ..Options::new(cluster) };
-        Agent::new(options, targets, topics.clone(), clock.clone()).map_err(Failure::failed)
+        let mut agent = Agent::new(options, targets, topics.clone(), clock.clone()).map_err(Failure::failed)?;
+        // Where no clock is wrong, nobody looks.
+        agent.know_skew(plan.spec().faults.clock_skew.as_ref().map(|_| skew_ms));
+        Ok((skew_ms, agent))
     };
     targets.into_iter().map(one).collect()
 }

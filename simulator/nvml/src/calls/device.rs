@@ -234,8 +234,8 @@ entries! {
     device nvmlDeviceGetUUID(text: TextOut, length: c_uint) |view| text.put(length, &super::mig::uuid(view)?);
     device nvmlDeviceGetSerial(text: TextOut, length: c_uint) |view| text.put(length, &serial(view)?);
     device nvmlDeviceGetIndex(out: Out<c_uint>) |view| number(out, || index(view));
-    device nvmlDeviceGetMinorNumber(out: Out<c_uint>) |view| number(out, || view.whole().map(|()| view.gpu as c_uint));
-    device nvmlDeviceGetModuleId(out: Out<c_uint>) |view| number(out, || view.whole().map(|()| view.gpu as c_uint));
+    device nvmlDeviceGetMinorNumber(out: Out<c_uint>) |view| number(out, || view.whole().map(|()| view.board().slot as c_uint));
+    device nvmlDeviceGetModuleId(out: Out<c_uint>) |view| number(out, || view.whole().map(|()| view.board().slot as c_uint));
     device nvmlDeviceGetBrand(out: Out<c_uint>) |view| {
         // 2 Tesla, 14 NVIDIA.
         number(out, || Ok(if view.accelerator().product.starts_with("Tesla") { 2 } else { 14 }))

@@ -259,3 +259,47 @@ fn xid_code(xid: &XidError) -> u64 {
 fn wall_ms() -> i64 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as i64
 }
+
+#[test]
+fn a_swapped_gpu_is_another_device_and_the_old_one_is_lost() {
+    let spec = small().replacen(
+        "  windows:\n",
+        "  windows:\n    - { nodes: h100-0, kind: gpu_swap, gpu: 1, from: 30m, lasts: 10m }\n",
+        1,
+    );
+    if !is_client() {
+        // 420 s of fleet time before it is taken out, 480 before the other is there, at 160 a second.
+        let world = World::new(&spec, "h100-0", 25, 160.0);
+        world.seen_by("wrapper::a_swapped_gpu_is_another_device_and_the_old_one_is_lost");
+        return;
+    }
+    let (setup, plan, node) = here();
+    let boards: Vec<_> = plan.nodes()[node].boards.iter().filter(|board| board.index == 1).collect();
+    let (old, new) = (boards[0], boards[1]);
+    let wall_ms = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as i64;
+    let wait = |at: schemas::Timestamp| {
+        let left = setup.clock.wall_ms_until(wall_ms(), at).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(left + 20));
+    };
+    let nvml = Nvml::init().unwrap();
+    let held = nvml.device_by_uuid(old.uuid.as_str()).unwrap();
+    let (serial, bus) = (held.serial().unwrap(), held.pci_info().unwrap().bus_id);
+    assert_eq!((held.index().unwrap(), held.minor_number().unwrap()), (1, 1));
+    // The slot is empty: the device is lost, and the others are where they were.
+    wait(old.until().unwrap().plus_ms(-470_000));
+    assert!(matches!(held.power_usage(), Err(NvmlError::GpuLost)));
+    assert!(matches!(nvml.device_by_index(1), Err(NvmlError::GpuLost)));
+    assert_eq!((nvml.device_count().unwrap(), nvml.device_by_index(2).unwrap().index().unwrap()), (4, 2));
+    wait(new.since().unwrap());
+    assert!(matches!(held.power_usage(), Err(NvmlError::GpuLost)), "its handle stands for the board that is gone");
+    assert!(matches!(nvml.device_by_uuid(old.uuid.as_str()), Err(NvmlError::NotFound)));
+    let now = nvml.device_by_index(1).unwrap();
+    assert_eq!((now.uuid().unwrap(), now.pci_info().unwrap().bus_id), (new.uuid.clone(), bus));
+    assert_eq!((now.minor_number().unwrap(), nvml.device_by_uuid(new.uuid.as_str()).unwrap().index().unwrap()), (1, 1));
+    assert_ne!(now.serial().unwrap(), serial);
+    // At most 700 W since then: millijoules a millisecond.
+    let energy_mj = now.total_energy_consumption().unwrap() as i64;
+    let since_ms = setup.clock.at(wall_ms()).ms() - new.since().unwrap().ms();
+    assert!(energy_mj <= 700 * since_ms, "{energy_mj} mJ in {since_ms} ms");
+    assert_eq!(nvml.device_count().unwrap(), 4);
+}
