@@ -1,45 +1,36 @@
 //! Jobs of a trace, in place of what teams would ask for.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-use super::Day;
-use crate::{plan::PodPlan, replay::Job, shape::Shape, spec::FleetSpec};
+use super::{Day, Wish};
+use crate::{replay::Job, shape::Shape, spec::FleetSpec};
 
 /// Asks for what `jobs` asked for, at their times and for as long. A job of more GPUs than a node has is a gang; where they cannot
 /// be shared out evenly it has a few more.
 pub(super) fn jobs(day: &mut Day<'_>, spec: &FleetSpec, jobs: &[Job]) {
     let most = spec.pools().map(|(_, pool)| pool.gpus_per_node).max().unwrap_or(1).max(1);
     let resource: Arc<str> = spec.teams.first().map_or("nvidia.com/gpu", |team| spec.resource(team, Shape::Batch)).into();
+    let products: Arc<[String]> = Arc::new([]);
     for job in jobs {
         let created = spec.start.ms() + job.at_ms;
         if created >= day.end {
             break;
         }
         let shape = if job.serves { Shape::Inference } else { Shape::Training };
-        let habits = shape.habits();
         let nodes = job.gpus.div_ceil(most);
-        let pod = |rank: u32| PodPlan {
-            uid: String::new(),
-            name: format!("{}-{rank}", job.name).into(),
-            namespace: job.team.clone(),
-            team: job.team.clone(),
-            workload: format!("{}/{}", habits.controller, job.name).into(),
-            queue: habits.queue,
+        let wish = Wish {
+            name: &job.name,
+            team: &job.team,
+            namespace: &job.team,
             shape,
-            resource: resource.clone(),
+            resource: &resource,
+            products: &products,
             gpus: job.gpus.div_ceil(nodes),
-            rank,
-            gang: nodes,
-            products: Arc::new([]),
+            nodes,
             created,
-            withdrawn: None,
-            bound: None,
-            generation: 0,
-            key: 0,
-            attributes: OnceLock::new(),
         };
         let entered = day.jobs.len();
-        day.request((0..nodes).map(pod).collect(), job.duration_ms, 0);
+        day.request(wish.pods(), job.duration_ms, 0);
         if let Some(entered) = day.jobs.get_mut(entered) {
             entered.outcome = Some(job.outcome);
         }
