@@ -1,5 +1,5 @@
 //! The same bytes for (spec, seed, time) on every machine, in every build: a change of a hash here is a change of every recorded
-//! fleet, and is to be meant. `./x test` runs this program from builds of our crates that differ as debug and release do.
+//! fleet, and is to be meant. `./x test` runs this program from two builds of simulator and renderer: as debug checks, as release is.
 #![allow(clippy::unwrap_used)]
 
 #[path = "it/fleets.rs"]
