@@ -1,5 +1,6 @@
 //! The same bytes for (spec, seed, time) on every machine, in every build: a change of a hash here is a change of every recorded
-//! fleet, and is to be meant. `./x test` runs this program from two builds of simulator and renderer: as debug checks, as release is.
+//! fleet, and is to be meant. `./x test` runs this program from two builds of simulator and renderer: with a debug build's checks,
+//! and as release has them.
 #![allow(clippy::unwrap_used)]
 
 #[path = "it/fleets.rs"]
