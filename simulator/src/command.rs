@@ -9,7 +9,8 @@ mod serve;
 
 use std::{
     error::Error,
-    io::{self, Write},
+    fs::File,
+    io::{self, Read, Write},
     path::{Path, PathBuf},
 };
 
@@ -89,6 +90,9 @@ enum Verb {
     },
 }
 
+/// Longest text of a spec that is read (chosen: a thousand teams are some 200,000).
+const MAX_SPEC_BYTES: u64 = 4 << 20;
+
 #[derive(Debug, clap::Args)]
 struct Fleet {
     /// The fleet spec, a YAML file; `-` reads standard input.
@@ -129,15 +133,19 @@ impl<E: Error + 'static> From<E> for Failure {
     }
 }
 
+/// Whether it comes from a reader that went away, also where a writer of JSON or CSV says so.
 fn is_broken_pipe(err: &(dyn Error + 'static)) -> bool {
-    let mut next = Some(err);
-    while let Some(err) = next {
-        if err.downcast_ref::<io::Error>().is_some_and(|err| err.kind() == io::ErrorKind::BrokenPipe) {
-            return true;
-        }
-        next = err.source();
+    let broken = |kind| kind == io::ErrorKind::BrokenPipe;
+    if let Some(err) = err.downcast_ref::<io::Error>() {
+        return broken(err.kind()) || err.get_ref().is_some_and(|inner| is_broken_pipe(inner));
     }
-    false
+    if let Some(err) = err.downcast_ref::<serde_json::Error>() {
+        return err.io_error_kind().is_some_and(broken);
+    }
+    if let Some(err) = err.downcast_ref::<csv::Error>() {
+        return matches!(err.kind(), csv::ErrorKind::Io(err) if broken(err.kind()));
+    }
+    err.source().is_some_and(is_broken_pipe)
 }
 
 /// An error with its sources, outermost first.
@@ -226,9 +234,27 @@ impl Fleet {
     }
 
     fn text(&self) -> Result<String, Failure> {
-        let text =
-            if self.spec == Path::new("-") { io::read_to_string(io::stdin()) } else { std::fs::read_to_string(&self.spec) };
-        text.map_err(|err| usage(format_args!("cannot read the fleet spec {}", self.spec.display()), &err))
+        let read = |from: &mut dyn Read| {
+            let mut text = String::new();
+            from.take(MAX_SPEC_BYTES + 1).read_to_string(&mut text).map(|_| text)
+        };
+        let text = if self.spec == Path::new("-") {
+            read(&mut io::stdin())
+        } else {
+            File::open(&self.spec).and_then(|mut file| read(&mut file))
+        };
+        let text = text.map_err(|err| usage(format_args!("cannot read the fleet spec {}", self.spec.display()), &err))?;
+        if text.len() as u64 > MAX_SPEC_BYTES {
+            let said = format!("{} is longer than {MAX_SPEC_BYTES} bytes; is it a fleet spec?", self.spec.display());
+            return Err(Failure { exit: 2, said });
+        }
+        Ok(text)
+    }
+
+    /// Folder that the paths in the spec are beside.
+    fn folder(&self) -> &Path {
+        let folder = self.spec.parent().filter(|folder| !folder.as_os_str().is_empty());
+        folder.unwrap_or(Path::new("."))
     }
 
     fn plan_of(&self, text: &str, change: impl FnOnce(&mut FleetSpec)) -> Result<Plan, Failure> {
@@ -244,8 +270,7 @@ impl Fleet {
             );
             return Err(Failure { exit: 2, said });
         }
-        let folder = self.spec.parent().unwrap_or(Path::new(""));
-        spec.load(folder).map_err(|err| usage(&file, &err))?;
+        spec.load(self.folder()).map_err(|err| usage(&file, &err))?;
         let seed = self.seed.unwrap_or(spec.seed);
         Plan::new(spec, seed).map_err(|err| usage(&file, &err))
     }

@@ -20,6 +20,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     plan::{BoardPlan, DeviceRef, Plan},
+    replay::ReplayError,
     seed::Seed,
     spec::{FleetSpec, SpecError},
     state::{board_state, state},
@@ -30,6 +31,8 @@ pub use script::{Action, DeviceFault, Script, ScriptError};
 
 /// Path of the fleet spec.
 pub const SPEC: &str = "STRANDLINE_SIM_SPEC";
+/// Folder that the traces which the spec names lie beside; not set: the spec's own.
+pub const TRACES: &str = "STRANDLINE_SIM_TRACES";
 /// Name of the node.
 pub const NODE: &str = "STRANDLINE_SIM_NODE";
 /// Seed in place of the spec's.
@@ -44,7 +47,7 @@ pub const SPEED: &str = "STRANDLINE_SIM_SPEED";
 pub const SCRIPT: &str = "STRANDLINE_SIM_SCRIPT";
 
 /// Every variable that the library reads.
-pub const VARIABLES: [&str; 7] = [SPEC, NODE, SEED, ORIGIN_MS, ORIGIN, SPEED, SCRIPT];
+pub const VARIABLES: [&str; 8] = [SPEC, TRACES, NODE, SEED, ORIGIN_MS, ORIGIN, SPEED, SCRIPT];
 
 /// Name under which every client opens the library.
 pub const SONAME: &str = "libnvidia-ml.so.1";
@@ -92,6 +95,8 @@ impl WallClock {
 pub struct Setup {
     /// The fleet spec.
     pub spec: PathBuf,
+    /// Folder that the traces which the spec names lie beside; none: the spec's own.
+    pub traces: Option<PathBuf>,
     /// The node whose GPUs it shows.
     pub node: String,
     /// Seed in place of the spec's.
@@ -136,6 +141,15 @@ pub enum SetupError {
         #[source]
         err: SpecError,
     },
+    /// A trace cannot be played.
+    #[error("{}", path.display())]
+    Traces {
+        /// The spec that names it.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        err: ReplayError,
+    },
     /// A node whose accelerators NVML knows nothing of.
     #[error("node `{name}` has {product}, which NVML knows nothing of; name a node with GPUs of NVIDIA")]
     Foreign {
@@ -170,13 +184,15 @@ impl Setup {
         }
         let seed = get(SEED).map(|text| parsed(SEED, text, "a whole number")).transpose()?;
         let node = parsed(NODE, must(NODE)?, "a node's name")?;
-        Ok(Self { spec: must(SPEC)?.into(), node, seed, clock, script: get(SCRIPT).map(Into::into) })
+        let (traces, script) = (get(TRACES).map(Into::into), get(SCRIPT).map(Into::into));
+        Ok(Self { spec: must(SPEC)?.into(), traces, node, seed, clock, script })
     }
 
     /// The variables that say so; what is `None` is to be unset.
     pub fn variables(&self) -> Vec<(&'static str, Option<OsString>)> {
         vec![
             (SPEC, Some(self.spec.clone().into())),
+            (TRACES, self.traces.clone().map(Into::into)),
             (NODE, Some(self.node.clone().into())),
             (SEED, self.seed.map(|seed| seed.to_string().into())),
             (ORIGIN_MS, Some(self.clock.origin_ms.to_string().into())),
@@ -192,6 +208,8 @@ impl Setup {
         let text = std::fs::read_to_string(&self.spec).map_err(|err| SetupError::Read { path: path(), err })?;
         let mut spec = FleetSpec::parse(&text).map_err(|err| SetupError::Spec { path: path(), err })?;
         spec.exposition.collectors = None; // it is the pages', and may lie elsewhere than this copy of the spec
+        let beside = self.traces.as_deref().or(self.spec.parent()).unwrap_or(Path::new(""));
+        spec.replay.load(beside).map_err(|err| SetupError::Traces { path: path(), err })?;
         let seed = self.seed.unwrap_or(spec.seed);
         let plan = Plan::new(spec, seed).map_err(|err| SetupError::Spec { path: path(), err })?;
         let node = find(&plan, &self.node)?;
@@ -218,10 +236,11 @@ fn parsed<T: std::str::FromStr>(name: &'static str, text: OsString, wanted: &'st
     value.ok_or(SetupError::Variable { name, text, wanted })
 }
 
-/// Where the library lies: beside the program, or where cargo leaves it for tests.
+/// Where the library lies: beside the program, or where cargo leaves it for tests; of two the one that was built last.
 pub fn beside(program: &Path) -> Option<PathBuf> {
     let folder = program.parent()?;
-    [folder.join(BUILT_AS), folder.join("deps").join(BUILT_AS)].into_iter().find(|path| path.is_file())
+    let places = [folder.join(BUILT_AS), folder.join("deps").join(BUILT_AS)].into_iter().filter(|path| path.is_file());
+    places.max_by_key(|path| path.metadata().and_then(|file| file.modified()).ok())
 }
 
 /// Name of the folder of a library and a spec: the same for the same two.
@@ -467,7 +486,8 @@ mod tests {
     fn setup() -> Setup {
         let clock = WallClock { origin_ms: 1_790_000_000_000, origin: "2026-03-02T06:00:00Z".parse().unwrap(), speed: 60.5 };
         let script = Some("/tmp/misbehave.yaml".into());
-        Setup { spec: "/tmp/fleet.yaml".into(), node: "h100-0".into(), seed: Some(Seed(7)), clock, script }
+        let (spec, traces) = ("/tmp/fleet.yaml".into(), Some("/tmp/traces".into()));
+        Setup { spec, traces, node: "h100-0".into(), seed: Some(Seed(7)), clock, script }
     }
 
     fn read_back(setup: &Setup, without: &str) -> Result<Setup, SetupError> {
@@ -478,7 +498,7 @@ mod tests {
     #[test]
     fn variables_say_the_setup() {
         assert_eq!(read_back(&setup(), "").unwrap(), setup());
-        let plain = Setup { seed: None, script: None, ..setup() };
+        let plain = Setup { traces: None, seed: None, script: None, ..setup() };
         assert_eq!(read_back(&plain, "").unwrap(), plain);
         let names: Vec<&str> = setup().variables().into_iter().map(|(name, _)| name).collect();
         assert_eq!(names, VARIABLES);

@@ -8,6 +8,7 @@ mod node;
 
 use std::{
     collections::HashMap,
+    num::NonZeroUsize,
     ops::Range,
     sync::{Arc, Mutex, OnceLock, PoisonError},
 };
@@ -325,10 +326,13 @@ impl Plan {
         let calendar = Calendar::of(&spec);
         let printed = Printed::new(collectors);
         let mut plan = Self { spec, seed, nodes: Vec::new(), pods, by_name, calendar, printed, api: Vec::new() };
-        for node in &mut nodes {
-            node.pods.sort_by_key(|pod| plan.pods[*pod].bound.as_ref().map(|b| (b.bound, *pod)));
-            node::work(node, &plan);
-        }
+        // What lies on a node is that node's alone: every processor takes some of them.
+        let share = nodes.len().div_ceil(std::thread::available_parallelism().map_or(1, NonZeroUsize::get)).max(1);
+        std::thread::scope(|scope| {
+            for nodes in nodes.chunks_mut(share) {
+                scope.spawn(|| nodes.iter_mut().for_each(|node| node::work(node, &plan)));
+            }
+        });
         plan.nodes = nodes;
         plan.api = crate::api::events(&plan);
         Ok(plan)

@@ -9,7 +9,10 @@ mod arrivals;
 mod life;
 mod replayed;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, OnceLock},
+};
 
 use self::life::Ending;
 use crate::{
@@ -44,6 +47,51 @@ struct Job {
     preempting: i64,
     /// How it ends, where a trace says so.
     outcome: Option<Outcome>,
+}
+
+/// What a job is asked for with.
+struct Wish<'a> {
+    /// Its name: its pods are called so with a number behind.
+    name: &'a str,
+    team: &'a Arc<str>,
+    namespace: &'a Arc<str>,
+    shape: Shape,
+    resource: &'a Arc<str>,
+    products: &'a Arc<[String]>,
+    /// How many of the resource each pod asks for, and how many pods there are, each on a node of its own.
+    gpus: u32,
+    nodes: u32,
+    created: i64,
+}
+
+impl Wish<'_> {
+    /// Its pods, with nothing decided yet.
+    fn pods(&self) -> Vec<PodPlan> {
+        let habits = self.shape.habits();
+        let workload: Arc<str> = format!("{}/{}", habits.controller, self.name).into();
+        let pod = |rank: u32| PodPlan {
+            uid: String::new(),
+            name: format!("{}-{rank}", self.name).into(),
+            namespace: self.namespace.clone(),
+            team: self.team.clone(),
+            workload: workload.clone(),
+            queue: habits.queue,
+            shape: self.shape,
+            resource: self.resource.clone(),
+            gpus: self.gpus,
+            part: None,
+            rank,
+            gang: self.nodes,
+            products: self.products.clone(),
+            created: self.created,
+            withdrawn: None,
+            bound: None,
+            generation: 0,
+            key: 0,
+            attributes: OnceLock::new(),
+        };
+        (0..self.nodes).map(pod).collect()
+    }
 }
 
 /// Slots of a pod while it has them.

@@ -214,9 +214,11 @@ impl Hour {
     /// of a fleet goes on for ever: what works then stops at its end.
     pub fn lay(build: &Build, calendar: &Calendar, carried: &Carried, index: usize, from: i64, jobs: &[Job], last: bool) -> Self {
         let to = if last { i64::MAX } else { from + HOUR_MS };
-        let mut hour = Self { index, to, key: build.key, instance: build.instance, segments: Vec::new() };
-        hour.push(carried.before, carried.heat, from, build.level(Activity::default()));
         let mut changes = changes(calendar, from, to, jobs);
+        // No more than will be there: a large fleet keeps an hour of every device.
+        let segments = Vec::with_capacity(changes.len() + 1);
+        let mut hour = Self { index, to, key: build.key, instance: build.instance, segments };
+        hour.push(carried.before, carried.heat, from, build.level(Activity::default()));
         changes.sort_by_key(|change| (change.0, change.1));
         let mut now: Vec<(usize, Activity)> = Vec::new();
         let mut changes = changes.into_iter().peekable();

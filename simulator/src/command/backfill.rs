@@ -100,7 +100,13 @@ impl Backfill {
             frames::write(&plan, window, &agents, BufWriter::with_capacity(1 << 20, out), done)
         };
         progress.clear();
-        let framed = framed?;
+        let framed = framed.map_err(|err| {
+            let mut failure = Failure::from(err);
+            if !failure.said.is_empty() {
+                failure.said = format!("cannot write {}; is the disk full? {}", file.display(), failure.said);
+            }
+            failure
+        })?;
         eprintln!(
             "{} frames, {} of them rounds ({} late, {} once more), {} bytes in {:.1} s",
             framed.frames,

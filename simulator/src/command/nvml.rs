@@ -68,7 +68,9 @@ impl Nvml {
         let spec = nvml::lay(&folder, &library, &text);
         let spec = spec.map_err(|err| usage(format_args!("cannot lay the library into {}", folder.display()), &err))?;
         let clock = nvml::WallClock { origin_ms, origin, speed: self.speed };
-        let setup = nvml::Setup { spec, node: self.node, seed: self.fleet.seed, clock, script };
+        // The spec's copy lies elsewhere, and so may the command's folder: traces are named by their whole path.
+        let traces = self.fleet.folder().canonicalize().ok();
+        let setup = nvml::Setup { spec, traces, node: self.node, seed: self.fleet.seed, clock, script };
         let before = std::env::var_os("LD_LIBRARY_PATH");
         let folder = setup.spec.parent().unwrap_or(&folder);
         let search = nvml::search_path(folder, before.as_deref());

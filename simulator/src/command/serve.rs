@@ -104,8 +104,11 @@ impl Serve {
                 servers.spawn(web::serve(listener, router, async move { drop(ends.wait_for(|ending| *ending).await) }));
             }
         }
+        // Scrapers keep a connection a target, and here all targets are one listener's.
+        let limits = web::Limits::default();
+        let limits = web::Limits { connections: limits.connections + plan.nodes().len(), ..limits };
         let router = serve::router(plan, clock).merge(web::pages(metrics, ready));
-        web::serve(listener, router, super::interrupted()).await?;
+        web::serve_with(listener, router, limits, super::interrupted()).await?;
         let _ = ending.send(true);
         while let Some(ended) = servers.join_next().await {
             ended??;

@@ -186,6 +186,7 @@ fn offers(pool: &NodePool, node: &NodePlan) -> Vec<Offer> {
 /// Enters every pod with the devices that it holds, lays out every hour once to know how the next begins, and puts the
 /// counter resets where a board is free.
 pub(super) fn work(node: &mut NodePlan, plan: &Plan) {
+    node.pods.sort_by_key(|pod| plan.pods[*pod].bound.as_ref().map(|b| (b.bound, *pod)));
     for &index in &node.pods {
         let Some(binding) = &plan.pods[index].bound else { continue };
         let mut ids: BTreeMap<usize, u32> = BTreeMap::new();

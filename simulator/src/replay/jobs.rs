@@ -1,6 +1,10 @@
 //! Traces of jobs and pods: who asked for how many GPUs, when, and held them for how long.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    sync::Arc,
+};
 
 use super::{Job, JobForm, Lines, ReplayError, number};
 use crate::plan::Outcome;
@@ -22,6 +26,7 @@ pub(super) fn read(form: JobForm, path: &Path, from_ms: i64) -> Result<Vec<Job>,
     jobs.retain(|job| job.at_ms >= begin);
     jobs.iter_mut().for_each(|job| job.at_ms -= begin);
     jobs.sort_by(|a, b| (a.at_ms, &a.name).cmp(&(b.at_ms, &b.name)));
+    name_apart(&mut jobs);
     if jobs.is_empty() {
         let why = ": no job with GPUs after `from`";
         return Err(ReplayError::Empty { key: KEY, path: path.to_owned(), why });
@@ -29,11 +34,30 @@ pub(super) fn read(form: JobForm, path: &Path, from_ms: i64) -> Result<Vec<Job>,
     Ok(jobs)
 }
 
+/// Gives jobs of a team that have one name, by the trace or by what is left of their names, numbers from the second on: a pod is known
+/// by its name.
+fn name_apart(jobs: &mut [Job]) {
+    let mut taken: BTreeSet<(Arc<str>, Arc<str>)> = BTreeSet::new();
+    // How often a name came, so that many of one name are numbered without trying all numbers.
+    let mut counts: BTreeMap<(Arc<str>, Arc<str>), u64> = BTreeMap::new();
+    for job in jobs {
+        let wanted = (job.team.clone(), job.name.clone());
+        while !taken.insert((job.team.clone(), job.name.clone())) {
+            let count = counts.entry(wanted.clone()).or_insert(1);
+            *count += 1;
+            job.name = format!("{}-{count}", wanted.1).into();
+        }
+    }
+}
+
 /// A name as Kubernetes would have it.
 fn label(prefix: &str, text: &str) -> Arc<str> {
     let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
     let name: String = prefix.chars().chain(text.chars().map(plain)).take(50).collect();
-    name.trim_end_matches('-').into()
+    match name.trim_matches('-') {
+        "" => "unnamed".into(),
+        name => name.into(),
+    }
 }
 
 fn philly(path: &Path) -> Result<Vec<Job>, ReplayError> {

@@ -87,6 +87,14 @@ pub enum ReplayError {
         #[source]
         err: csv::Error,
     },
+    /// No file, or a larger one than is read.
+    #[error("{key}: {} is no file of at most {MAX_BYTES} bytes; cut out the part that is to be played", path.display())]
+    Size {
+        /// The key that names it.
+        key: &'static str,
+        /// The path.
+        path: PathBuf,
+    },
     /// A line that is not of the form.
     #[error("{key}: {}, line {line}: {what}", path.display())]
     Line {
@@ -136,6 +144,9 @@ pub(crate) struct Traces {
     pub load_pm: Vec<i64>,
 }
 
+/// Largest trace that is read (chosen: the whole Philly trace is a tenth of it).
+const MAX_BYTES: u64 = 256 << 20;
+
 /// Length of one step of a replayed load.
 pub(crate) const LOAD_STEP_MS: i64 = 60_000;
 
@@ -179,6 +190,10 @@ struct Lines {
 impl Lines {
     fn open(key: &'static str, path: &Path, columns: &[&str]) -> Result<Self, ReplayError> {
         let failed = |err| ReplayError::Read { key, path: path.to_owned(), err };
+        let found = std::fs::metadata(path).map_err(|err| failed(err.into()))?;
+        if !found.is_file() || found.len() > MAX_BYTES {
+            return Err(ReplayError::Size { key, path: path.to_owned() });
+        }
         let mut reader = csv::Reader::from_path(path).map_err(failed)?;
         let header = reader.headers().map_err(failed)?;
         let place = |name: &&str| {

@@ -1,12 +1,11 @@
 //! What teams ask for by themselves; what comes back later is asked for when it ends.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-use super::Day;
+use super::{Day, Wish};
 use crate::{
     calendar::Calendar,
     calibrate,
-    plan::PodPlan,
     shape::{Shape, ids},
     spec::{ArrivalShape, FleetSpec, Team},
 };
@@ -17,10 +16,10 @@ const SLOT_MS: i64 = 10_000;
 const OPENING_MS: i64 = 600_000;
 
 /// What a team's jobs of one shape are.
-struct Asks<'a> {
-    team: &'a Team,
-    shape: Shape,
-    names: Names,
+struct Asks {
+    team: Arc<str>,
+    namespace: Arc<str>,
+    products: Arc<[String]>,
     resource: Arc<str>,
     /// What one of it is of a whole GPU; where pools differ, in the first.
     unit: f64,
@@ -30,15 +29,8 @@ struct Asks<'a> {
     shared: Option<(&'static str, u32)>,
 }
 
-/// Texts that all of its pods have.
-struct Names {
-    team: Arc<str>,
-    namespace: Arc<str>,
-    products: Arc<[String]>,
-}
-
-impl<'a> Asks<'a> {
-    fn of(spec: &FleetSpec, team: &'a Team, shape: Shape) -> Self {
+impl Asks {
+    fn of(spec: &FleetSpec, team: &Team, shape: Shape) -> Self {
         let resource = spec.resource(team, shape);
         let pools = || spec.pools().map(|(_, pool)| pool).filter(|pool| team.may_have(&pool.product));
         let given: Vec<((u32, u32), u32)> = pools().filter_map(|pool| pool.resources().get(resource).copied()).collect();
@@ -46,13 +38,9 @@ impl<'a> Asks<'a> {
         let whole = unit == (1, 1);
         let most = given.iter().map(|(_, count)| *count).max();
         Self {
-            team,
-            shape,
-            names: Names {
-                team: team.name.as_str().into(),
-                namespace: team.namespace.as_str().into(),
-                products: team.products.clone().into(),
-            },
+            team: team.name.as_str().into(),
+            namespace: team.namespace.as_str().into(),
+            products: team.products.clone().into(),
             resource: resource.into(),
             unit: f64::from(unit.0) / f64::from(unit.1),
             most: if whole { most.unwrap_or(1) } else { 1 },
@@ -87,7 +75,18 @@ pub(super) fn arrivals(day: &mut Day<'_>, spec: &FleetSpec, team: &Team, gpus: f
             if let Some(gangs) = gangs.filter(|gangs| gang.chance(gangs.share.0)) {
                 (nodes, size) = (gangs.nodes, asks.most);
             }
-            let mut pods = job(&asks, number, size, nodes, created);
+            let wish = Wish {
+                name: &format!("{}-{}-{number}", team.name, habits.word),
+                team: &asks.team,
+                namespace: &asks.namespace,
+                shape,
+                resource: &asks.resource,
+                products: &asks.products,
+                gpus: size,
+                nodes,
+                created,
+            };
+            let mut pods = wish.pods();
             number += 1;
             let mut gpus = f64::from(size * nodes);
             if let (Some((resource, replicas)), false, 1) = (asks.shared, habits.parts.is_empty(), size) {
@@ -137,33 +136,4 @@ pub(super) fn arrivals(day: &mut Day<'_>, spec: &FleetSpec, team: &Team, gpus: f
             slot += SLOT_MS;
         }
     }
-}
-
-/// The pods of job `number`: one on each of `nodes` nodes.
-fn job(asks: &Asks<'_>, number: u32, gpus: u32, nodes: u32, created: i64) -> Vec<PodPlan> {
-    let habits = asks.shape.habits();
-    let workload = format!("{}-{}-{number}", asks.team.name, habits.word);
-    let made_by: Arc<str> = format!("{}/{workload}", habits.controller).into();
-    let pod = |rank: u32| PodPlan {
-        uid: String::new(),
-        name: format!("{workload}-{rank}").into(),
-        namespace: asks.names.namespace.clone(),
-        team: asks.names.team.clone(),
-        workload: made_by.clone(),
-        queue: habits.queue,
-        shape: asks.shape,
-        resource: asks.resource.clone(),
-        gpus,
-        part: None,
-        rank,
-        gang: nodes,
-        products: asks.names.products.clone(),
-        created,
-        withdrawn: None,
-        bound: None,
-        generation: 0,
-        key: 0,
-        attributes: OnceLock::new(),
-    };
-    (0..nodes).map(pod).collect()
 }

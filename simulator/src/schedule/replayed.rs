@@ -1,10 +1,9 @@
 //! Jobs of a trace, in place of what teams would ask for.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-use super::Day;
+use super::{Day, Wish};
 use crate::{
-    plan::PodPlan,
     replay::Job,
     shape::{Shape, ids},
     spec::FleetSpec,
@@ -16,38 +15,31 @@ pub(super) fn jobs(day: &mut Day<'_>, spec: &FleetSpec, jobs: &[Job]) {
     let most = spec.pools().map(|(_, pool)| pool.gpus_per_node).max().unwrap_or(1).max(1);
     let whole = spec.teams.first().map_or("nvidia.com/gpu", |team| spec.resource(team, Shape::Batch));
     let (resource, shared) = (Arc::<str>::from(whole), spec.shared(whole, |_| true));
+    let products: Arc<[String]> = Arc::new([]);
     for job in jobs {
         let created = spec.start.ms() + job.at_ms;
         if created >= day.end {
             break;
         }
         let shape = if job.serves { Shape::Inference } else { Shape::Training };
-        let habits = shape.habits();
         let nodes = job.gpus.div_ceil(most);
         let part = shared.filter(|_| job.milli < 1000);
-        let pod = |rank: u32| PodPlan {
-            uid: String::new(),
-            name: format!("{}-{rank}", job.name).into(),
-            namespace: job.team.clone(),
-            team: job.team.clone(),
-            workload: format!("{}/{}", habits.controller, job.name).into(),
-            queue: habits.queue,
+        let resource = part.map_or(resource.clone(), |(shared, _)| shared.into());
+        let wish = Wish {
+            name: &job.name,
+            team: &job.team,
+            namespace: &job.team,
             shape,
-            resource: part.map_or(resource.clone(), |(shared, _)| shared.into()),
+            resource: &resource,
+            products: &products,
             gpus: part.map_or(job.gpus.div_ceil(nodes), |(_, replicas)| ids(job.milli, replicas)),
-            part: part.map(|_| job.milli),
-            rank,
-            gang: nodes,
-            products: Arc::new([]),
+            nodes,
             created,
-            withdrawn: None,
-            bound: None,
-            generation: 0,
-            key: 0,
-            attributes: OnceLock::new(),
         };
         let entered = day.jobs.len();
-        day.request((0..nodes).map(pod).collect(), job.duration_ms, 0);
+        let mut pods = wish.pods();
+        pods.iter_mut().for_each(|pod| pod.part = part.map(|_| job.milli));
+        day.request(pods, job.duration_ms, 0);
         if let Some(entered) = day.jobs.get_mut(entered) {
             entered.outcome = Some(job.outcome);
         }

@@ -13,6 +13,8 @@ use crate::{
     shape::Shape,
 };
 
+/// Most problems that are told at one time: the line of each is looked for in the text.
+const MAX_PROBLEMS: usize = 20;
 /// Most spells at fixed times.
 const MAX_WINDOWS: usize = 1000;
 /// Shortest time of a GPU's exchange: its node is drained first (chosen).
@@ -21,7 +23,7 @@ const SHORTEST_SWAP_MS: i64 = 300_000;
 const MAX_REPLICAS: u32 = 32;
 
 impl FleetSpec {
-    /// Every limit; all that are broken come back together.
+    /// Every limit; what is broken comes back together, up to [`MAX_PROBLEMS`].
     pub fn check(&self) -> Result<(), SpecError> {
         let mut found = Vec::new();
         let mut problem = |key: String, message: String| found.push(Problem { line: None, key, message });
@@ -45,6 +47,11 @@ impl FleetSpec {
         self.check_clusters(&mut problem);
         self.check_teams(&mut problem);
         self.check_faults(&mut problem);
+        if let Some(more) = found.len().checked_sub(MAX_PROBLEMS).filter(|more| *more > 0) {
+            found.truncate(MAX_PROBLEMS);
+            let message = format!("{more} more problems; mend these first");
+            found.push(Problem { line: None, key: "and".to_owned(), message });
+        }
         if found.is_empty() { Ok(()) } else { Err(SpecError::Limits(found)) }
     }
 
@@ -110,6 +117,7 @@ impl FleetSpec {
     fn check_teams(&self, problem: &mut impl FnMut(String, String)) {
         if self.teams.is_empty() || self.teams.len() > 1000 {
             problem("teams".into(), format!("{} teams; give between 1 and 1000", self.teams.len()));
+            return;
         }
         let mut names = BTreeSet::new();
         for (t, team) in self.teams.iter().enumerate() {

@@ -78,7 +78,10 @@ impl<'de> Deserialize<'de> for PerDay {
     }
 }
 
-/// A length of time in whole milliseconds, above 0: `30s`, `250ms`, `5m`, `2h`, `1d`.
+/// Longest length of time that a spec may give, so that sums of times stay times (chosen).
+const LONGEST_MS: i64 = 36_525 * 24 * HOUR_MS;
+
+/// A length of time in whole milliseconds, above 0 and up to a hundred years: `30s`, `250ms`, `5m`, `2h`, `1d`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Span(i64);
 
@@ -109,7 +112,11 @@ impl std::str::FromStr for Span {
             _ => None,
         };
         let ms = unit.and_then(|unit| number.parse::<i64>().ok()?.checked_mul(unit)).filter(|ms| *ms > 0);
-        ms.map(Self).ok_or_else(|| format!("`{text}` is no length of time such as 30s, 5m or 2h"))
+        match ms {
+            Some(ms) if ms > LONGEST_MS => Err(format!("`{text}` is longer than 36525d, a hundred years")),
+            Some(ms) => Ok(Self(ms)),
+            None => Err(format!("`{text}` is no length of time such as 30s, 5m or 2h")),
+        }
     }
 }
 

@@ -251,6 +251,7 @@ fn every_bad_spec_is_refused_with_its_file_line_and_key() {
             "faults.windows[2].from: the spell overlaps",
         ),
         ("before", "from: 40m", "from: -40m", "from: -40m", "`-40m` is no length of time"),
+        ("too-long", "from: 40m", "from: 36526d", "from: 36526d", "`36526d` is longer than 36525d, a hundred years"),
         ("beyond", "from: 40m", "from: 4000m", "from: 4000m", "is beyond the fleet's 2 hours"),
         ("weight", "weight: 1", "weight: -1", "weight: -1", "teams[1].weight: -1 is not above 0"),
     ] {
@@ -269,4 +270,51 @@ fn every_bad_spec_is_refused_with_its_file_line_and_key() {
     let said = sim(&["serve", &small(), "--start", "2026-03-01T23:59:59Z", "--listen", "0"]);
     assert_eq!(said.status.code(), Some(2));
     assert!(text(&said.stderr).contains("--start is before the fleet's start, 2026-03-02T00:00:00"), "{said:?}");
+}
+
+#[test]
+fn what_is_too_much_is_refused_in_bounded_memory_and_words() {
+    let said = sim(&["check", "/dev/zero"]);
+    assert_eq!(said.status.code(), Some(2));
+    assert!(text(&said.stderr).contains("/dev/zero is longer than 4194304 bytes"), "{said:?}");
+    let folder = tempfile::tempdir().unwrap();
+    let good = std::fs::read_to_string(small()).unwrap();
+    let file = folder.path().join("fleet.yaml");
+    let path = file.to_str().unwrap();
+    std::fs::write(&file, format!("{good}\nreplay: {{ jobs: {{ form: philly-jobs, file: /dev/zero }} }}\n")).unwrap();
+    let said = sim(&["check", path]);
+    assert_eq!(said.status.code(), Some(2));
+    assert!(text(&said.stderr).contains("replay.jobs.file: /dev/zero is no file of at most"), "{said:?}");
+    let (before, _) = good.split_once("teams:").unwrap();
+    let team = |n: u32| format!("  - {{ name: t{n}, namespace: n, weight: -1, mix: {{ batch: 1 }} }}\n");
+    std::fs::write(&file, format!("{before}teams:\n{}", (0..900).map(team).collect::<String>())).unwrap();
+    let said = text(&sim(&["check", path]).stderr);
+    assert!(
+        said.lines().count() == 21 && said.contains("teams[19].weight: -1") && said.contains("and: 880 more problems"),
+        "{said}"
+    );
+    let said = sim(&["backfill", &small(), "--frames", "/dev/full"]);
+    assert_eq!(said.status.code(), Some(1));
+    assert!(text(&said.stderr).contains("cannot write /dev/full; is the disk full?"), "{said:?}");
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_failure() {
+    let small = small();
+    for arguments in [
+        &["objects", &small, "--at", "2026-03-02T01:00:00Z"][..],
+        &["truth", &small, "--format", "json"],
+        &["truth", &small, "--what", "holdings", "--format", "csv"],
+        &["truth", &small, "--what", "faults"],
+        &["check", &small, "--format", "json"],
+        &["backfill", &small, "--frames", "-"],
+        &["schema"],
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_strandline-sim"));
+        let pipes = command.args(arguments).stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+        let mut child = pipes.spawn().unwrap();
+        drop(child.stdout.take());
+        let said = child.wait_with_output().unwrap();
+        assert!(said.status.success() && said.stderr.is_empty(), "{arguments:?}: {said:?}");
+    }
 }

@@ -7,7 +7,7 @@ mod command;
 mod devices;
 mod faces;
 mod fidelity;
-mod golden;
+mod fleets;
 mod life;
 mod objects;
 mod physics;
@@ -18,60 +18,8 @@ mod sites;
 mod swap;
 mod truth;
 
-use std::sync::Arc;
-
-use exporter::{Collectors, Page, Renderer, Style};
-use schemas::Timestamp;
-use sha2::{Digest, Sha256};
-use simulator::{FleetSpec, Plan, Seed, state};
-
-fn spec(name: &str) -> FleetSpec {
-    let path = format!("{}/../kwok-fleet/fleets/{name}.yaml", env!("CARGO_MANIFEST_DIR"));
-    FleetSpec::parse(&std::fs::read_to_string(path).unwrap()).unwrap()
-}
-
-fn fleet(name: &str) -> Arc<Plan> {
-    let spec = spec(name);
-    let seed = spec.seed;
-    Arc::new(Plan::new(spec, seed).unwrap())
-}
-
-/// Instants of the fleet's time, `step_ms` apart.
-fn ticks(plan: &Plan, step_ms: i64) -> impl DoubleEndedIterator<Item = Timestamp> + use<> {
-    let window = plan.window();
-    (0..window.len_ms() / step_ms).map(move |tick| window.from().plus_ms(tick * step_ms))
-}
-
-fn text(plan: &Plan, node: usize, at: Timestamp) -> Vec<u8> {
-    let (mut page, mut out) = (Page::new(), Vec::new());
-    state::read_node(plan, node, at, &mut page);
-    Renderer::new(Arc::new(Collectors::built_in()), Style::default()).render(&page, &mut out);
-    out
-}
-
-/// Every page of a fleet, asked for in an order of the caller's, hashed in order of time.
-fn hash(plan: &Plan, order: impl Iterator<Item = Timestamp>) -> String {
-    let mut pages: Vec<(Timestamp, usize, Vec<u8>)> = Vec::new();
-    for at in order {
-        pages.extend((0..plan.nodes().len()).map(|node| (at, node, text(plan, node, at))));
-    }
-    pages.sort();
-    let mut hash = Sha256::new();
-    pages.iter().for_each(|(_, _, page)| hash.update(page));
-    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-#[test]
-fn equal_arguments_give_equal_bytes_in_any_order_of_asking() {
-    let plan = fleet("small");
-    let forward = hash(&plan, ticks(&plan, 17_001));
-    assert_eq!(hash(&plan, ticks(&plan, 17_001).rev()), forward);
-    assert_eq!(hash(&fleet("small"), ticks(&plan, 17_001)), forward);
-    let other = Plan::new(spec("small"), Seed(8)).unwrap();
-    assert_ne!(hash(&other, ticks(&plan, 17_001)), forward);
-    // The same on every machine and in every build: a change of this line is a change of every recorded fleet.
-    assert_eq!(forward, "5cdfc4112c698a6718c4f22fccdd977e79ae46d0c5d2862ee43fe1a281d27e4d");
-}
+use fleets::{fleet, spec, text, ticks};
+use simulator::{Plan, Seed};
 
 #[test]
 fn no_two_pods_hold_a_device_at_one_time() {

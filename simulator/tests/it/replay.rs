@@ -64,6 +64,19 @@ fn jobs_hold_what_they_held_for_as_long_as_they_did() {
 }
 
 #[test]
+fn jobs_of_one_name_are_different_pods() {
+    let folder = tempfile::tempdir().unwrap();
+    let rows = ["a", "a", "a-2", "A", "---", "", "a"].map(|id| format!("{id},v,100,60,1\n")).concat();
+    std::fs::write(folder.path().join("t.csv"), format!("job_id,vc,start_unix,duration_s,num_gpus\n{rows}")).unwrap();
+    let mut spec = spec(1, 1, "{ jobs: { form: philly-jobs, file: t.csv } }");
+    spec.load(folder.path()).unwrap();
+    let plan = Plan::new(spec, Seed(3)).unwrap();
+    let names: std::collections::BTreeSet<&str> = plan.pods().iter().map(|pod| &*pod.name).collect();
+    let uids: std::collections::BTreeSet<&str> = plan.pods().iter().map(|pod| &*pod.uid).collect();
+    assert_eq!((plan.pods().len(), names.len(), uids.len()), (7, 7, 7), "{names:?}");
+}
+
+#[test]
 fn pods_of_a_shared_cluster_end_as_they_did() {
     let plan = planned(60, 72, "{ jobs: { form: openb-pods, file: openb-pods/pods.csv, from: 117d } }");
     let failed = plan.pods().iter().filter_map(|pod| pod.bound.as_ref()).filter(|bound| bound.outcome == Outcome::Failed).count();

@@ -54,7 +54,8 @@ fn pci_short(view: &View) -> PciInfoShort {
     PciInfoShort { bus_id, domain, bus, device, pci_device_id }
 }
 
-/// Number of an architecture, and its CUDA compute capability.
+/// Number of an architecture, `NVML_DEVICE_ARCH_*` of NVML's header, and the CUDA compute capability that NVIDIA's list of GPUs gives
+/// its products in `accelerators.csv`: others of Ampere (A10: 8.6) and Blackwell differ.
 fn architecture(view: &View) -> Answer<(c_uint, (c_int, c_int))> {
     Ok(match view.accelerator().arch.as_str() {
         "Volta" => (5, (7, 0)),

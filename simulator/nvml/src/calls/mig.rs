@@ -12,7 +12,7 @@ use crate::{
     machine::{Part, View},
 };
 
-/// Most instances of a GPU.
+/// Most instances of a GPU: its compute slices.
 const MOST: c_uint = 7;
 
 /// UUID of a device: of an instance its own.
@@ -47,7 +47,8 @@ fn mig_capable(view: &View) -> Answer {
     if view.accelerator().mig_profiles.is_empty() { Err(Code::NOT_SUPPORTED) } else { Ok(()) }
 }
 
-/// Number of a profile, as the driver lists it.
+/// Number of a profile, as `nvidia-smi mig -lgip` lists it on A100 and H100 of 80 GB; taken to be the same on the other products of
+/// seven slices (chosen).
 fn profile_id(Placed { profile, .. }: &Placed) -> Answer<c_uint> {
     Ok(match (profile.slices, profile.memory_slices) {
         (7, _) => 0,
@@ -61,8 +62,9 @@ fn profile_id(Placed { profile, .. }: &Placed) -> Answer<c_uint> {
     })
 }
 
-/// SMs of an instance: read from boards of Hopper (16 a slice, 60 of three slices) and Ampere (14 a slice); of others an eighth
-/// of the board's a slice (chosen). An instance of all slices has all SMs, but on Ampere, where some stay unused.
+/// SMs of an instance: as listings of real boards have them, Hopper (16 a slice, 60 of three slices) and Ampere (14 a slice, also of
+/// all seven); of others an eighth of the board's a slice (chosen). Otherwise an instance of all slices has all SMs (chosen), those of
+/// `accelerators.csv`.
 fn multiprocessors(view: &View, slices: u32) -> Answer<c_uint> {
     let all = view.accelerator().sm_count.and_then(|count| c_uint::try_from(count).ok()).ok_or(Code::NOT_SUPPORTED)?;
     Ok(match (view.accelerator().arch.as_str(), slices) {
@@ -184,7 +186,7 @@ entries! {
     };
 }
 
-/// Number of the compute profile of so many slices, as the driver lists it.
+/// Number of the compute profile of so many slices: `NVML_COMPUTE_INSTANCE_PROFILE_*_SLICE` of NVML's header.
 fn compute_profile_id(placed: &Placed) -> Answer<c_uint> {
     match placed.profile.slices {
         slices @ 1..=4 => Ok(slices - 1),

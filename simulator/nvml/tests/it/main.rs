@@ -4,5 +4,6 @@
 mod hostile;
 mod misbehaviour;
 mod peers;
+mod program;
 mod world;
 mod wrapper;

@@ -20,7 +20,17 @@ const BY_OTHER_MEANS: [&str; 3] =
 /// Everything that the page says and one reading gives is what nvidia-ml-py reads at the same instant, to the last printed
 /// digit; what it cannot read is not on the page. But for `beyond`: names that the page has by other means than NVML.
 fn reads_what_the_page_says(world: &World, beyond: &dyn Fn(&str) -> bool) -> BTreeSet<String> {
-    let rows = json_lines(world.command(python()).arg(rows_script()).arg("rows").arg(tree("tests/data/nvml-map.csv")));
+    agree(world, &json_lines(&mut reader(world.command(python()))), beyond)
+}
+
+/// Reads all of `tests/data/nvml-map.csv`, as the rest of `command`.
+pub fn reader(mut command: std::process::Command) -> std::process::Command {
+    command.arg(rows_script()).arg("rows").arg(tree("tests/data/nvml-map.csv"));
+    command
+}
+
+/// That `rows` are what the page says, as [`reads_what_the_page_says`]; names that were compared.
+pub fn agree(world: &World, rows: &[Json], beyond: &dyn Fn(&str) -> bool) -> BTreeSet<String> {
     let read: BTreeMap<(&str, &str), &Json> =
         rows.iter().map(|row| ((row["name"].as_str().unwrap(), row["uuid"].as_str().unwrap()), row)).collect();
     let (mut compared, printed) = (BTreeSet::new(), world.lines());

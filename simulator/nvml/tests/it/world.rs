@@ -67,7 +67,7 @@ impl World {
         let path = nvml::lay(folder.path(), &library, spec).unwrap();
         let start = FleetSpec::parse(spec).unwrap().start;
         let clock = WallClock { origin_ms: wall_ms(), origin: start.plus_ms(minute * 60_000), speed };
-        let setup = Setup { spec: path, node: node.to_owned(), seed: None, clock, script: None };
+        let setup = Setup { spec: path, traces: None, node: node.to_owned(), seed: None, clock, script: None };
         let (plan, node) = setup.plan().unwrap();
         Self { folder, plan, node, setup }
     }
