@@ -11,7 +11,7 @@ use std::{
 use exporter::Size;
 use schemas::{
     Timestamp, Window,
-    proto::{Allocation, DeviceSample, Frame, Message as _, ScrapeRound, allocation, frame},
+    proto::{Allocation, DeviceSample, Frame, Message as _, Readings, ScrapeRound, Value, allocation, frame},
 };
 
 use super::{
@@ -158,7 +158,13 @@ impl<'a> Node<'a> {
         if self.observer.begin(tick, &listing) {
             let mut lacks = BTreeSet::new();
             for (gpu, device) in self.plan.nodes()[self.node].devices.iter().enumerate() {
-                let each = |_: &ScrapeRound, sample: &DeviceSample| samples.push(sample.clone());
+                let each = |_: &ScrapeRound, sample: &DeviceSample, values: &[(u16, Value)]| {
+                    let mut readings = Readings::default();
+                    for (id, value) in values {
+                        readings.set(*id, *value);
+                    }
+                    samples.push(DeviceSample { readings: Some(readings), ..sample.clone() });
+                };
                 if !self.observer.device(gpu, at, &Rc::clone(&listing), &mut size, each) && listing.holds(&device.id) {
                     lacks.insert(device.id.clone());
                 }

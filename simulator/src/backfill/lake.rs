@@ -15,8 +15,11 @@ use exporter::Size;
 use lake::{ClosedKey, Footer, Lake, LakeError, Watermark};
 use schemas::{
     HOUR_MS, Timestamp, Window,
-    proto::{DeviceSample, ScrapeRound},
-    rows::{Rows, SampleColumns},
+    proto::{DeviceSample, ScrapeRound, Value},
+    rows::{
+        Head, Rows, SampleColumns,
+        wire::{Device, Read},
+    },
     tables,
 };
 
@@ -329,7 +332,12 @@ impl<'a> Samples<'a> {
             for (round, (((tick, listing), paged), size)) in rounds().zip(sizes.iter_mut()).enumerate() {
                 if *paged {
                     observer.stamp(tick);
-                    let each = |head: &ScrapeRound, sample: &DeviceSample| columns.device(head, sample, None, rows);
+                    let each = |head: &ScrapeRound, sample: &DeviceSample, readings: &[(u16, Value)]| {
+                        let mut device = Device::default();
+                        device.set(sample);
+                        device.readings = Read::List(readings);
+                        columns.sample(&Head::of(head), &device, None, rows);
+                    };
                     if observer.device(gpu, at(plan, tick), listing, size, each) {
                         on_page[round] += 1;
                     } else if listing.holds(&id) {

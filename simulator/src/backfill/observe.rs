@@ -19,7 +19,7 @@ use schemas::{
     Timestamp,
     catalogue::{Reading, id::XID_ERRORS},
     labels::{Meaning, meaning},
-    proto::{DeviceSample, Holder, Readings, ScrapeRound, Value},
+    proto::{DeviceSample, Holder, ScrapeRound, Value},
     status::{JoinReason, ScrapeStatus},
 };
 
@@ -163,8 +163,10 @@ pub(super) struct Observer<'a> {
     at: Timestamp,
     /// What a round says beside its devices.
     pub head: ScrapeRound,
-    /// The device that was read last.
+    /// The device that was read last, but for its readings.
     sample: DeviceSample,
+    /// These, in order of field id.
+    readings: Vec<(u16, Value)>,
     /// Whose sample that is.
     of: Option<(Arc<Identity>, Option<Rc<Listing>>)>,
 }
@@ -193,6 +195,7 @@ impl<'a> Observer<'a> {
                 ..ScrapeRound::default()
             },
             sample: DeviceSample::default(),
+            readings: Vec::new(),
             of: None,
         }
     }
@@ -262,14 +265,14 @@ impl<'a> Observer<'a> {
         self.head.series = u32::try_from(size.series).unwrap_or(u32::MAX);
     }
 
-    /// Reads device number `gpu` at `at`, and hands it over if the page has it; false where it has not. Instants of a device ascend.
+    /// Reads device number `gpu` at `at`, and hands it and its readings over if the page has it; false where it has not. Instants of a device ascend.
     pub fn device(
         &mut self,
         gpu: usize,
         at: Timestamp,
         listing: &Rc<Listing>,
         size: &mut Size,
-        mut each: impl FnMut(&ScrapeRound, &DeviceSample),
+        mut each: impl FnMut(&ScrapeRound, &DeviceSample, &[(u16, Value)]),
     ) -> bool {
         let node = &self.plan.nodes()[self.node];
         let Some(state) = self.walks[gpu].at(at) else { return false };
@@ -294,8 +297,8 @@ impl<'a> Observer<'a> {
             sample.label_disagrees = pod.is_some_and(|(namespace, pod)| {
                 sample.holders.iter().all(|holder| holder.namespace != namespace || holder.pod != pod)
             });
-            read(sample, device.readings.as_slice(), &self.plan.printed);
-            each(&self.head, sample);
+            read(sample, device.readings.as_slice(), &self.plan.printed, &mut self.readings);
+            each(&self.head, sample, &self.readings);
         }
         true
     }
@@ -327,7 +330,6 @@ fn identify(sample: &mut DeviceSample, identity: &Identity, hostname: &str, coll
         product: identity.model.clone(),
         pci_bus_id: identity.pci_bus_id.clone(),
         hostname: hostname.to_owned(),
-        readings: Some(Readings::default()),
         ..DeviceSample::default()
     };
     for (name, field) in collectors.labels() {
@@ -358,10 +360,9 @@ fn hold(sample: &mut DeviceSample, listing: &Listing) {
 }
 
 /// What the parser makes of its readings.
-fn read(sample: &mut DeviceSample, shown: &[(u16, Shown)], printed: &Printed) {
+fn read(sample: &mut DeviceSample, shown: &[(u16, Shown)], printed: &Printed, readings: &mut Vec<(u16, Value)>) {
     let on_instance = sample.instance_id.is_some();
-    let readings = sample.readings.get_or_insert_default();
-    *readings = Readings::default();
+    readings.clear();
     sample.faults.clear();
     sample.xid_message.clear();
     for &(id, value) in shown {
@@ -377,7 +378,7 @@ fn read(sample: &mut DeviceSample, shown: &[(u16, Shown)], printed: &Printed) {
             Reading::Invalid(fault) => (None, Some(fault)),
         };
         if let Some(value) = value {
-            readings.set(id, value);
+            readings.push((id, value));
             if let (XID_ERRORS, Value::Int(code)) = (id, value) {
                 sample.xid_message.push_str(xid::message(code));
             }
