@@ -43,11 +43,7 @@ fn main() {
     println!("parse + join + encode  {cold:8.1} us a round of 8 GPUs, first sight (budget 300, the scrape not counted)");
     println!("  series seen before   {warm:8.1} us (budget 150)");
 
-    let records = if quick {
-        rounds::rounds(2, 2)
-    } else {
-        rounds::rounds(std::env::var("NODES").map_or(1000, |n| n.parse().unwrap_or(1000)), 10)
-    };
+    let records = if quick { rounds::rounds(2, 2) } else { rounds::rounds(1000, 10) };
     let messages: Vec<Message> = (0..)
         .zip(records)
         .map(|(offset, record)| Message { offset, key: record.key, value: record.value, at_ms: record.at_ms })
@@ -61,18 +57,6 @@ fn main() {
     let file = |table, rows: &mut dyn Iterator<Item = RecordBatch>| {
         let _ = black_box(lake::encode::hot(table, rows, &mut lake::Footer::default()));
     };
-    if let Ok(stage) = std::env::var("STAGE") {
-        let Ok((first, _)) = batch() else { return };
-        let rows: Vec<RecordBatch> = first.batches().collect();
-        for _ in 0..std::env::var("TIMES").map_or(1, |n| n.parse().unwrap_or(1)) {
-            match &*stage {
-                "rows" => first.batches().for_each(|rows| drop(black_box(rows))),
-                "read" => drop(black_box(batch())),
-                _ => file(first.table(), &mut rows.iter().cloned()),
-            }
-        }
-        return;
-    }
     let micros = best(repeats, 1, || {
         let Ok((first, others)) = batch() else { return };
         file(first.table(), &mut first.batches());

@@ -157,7 +157,7 @@ impl Batch {
     }
 
     /// The rows, in order of [`Kind::tables`], each table's in its own order.
-    pub fn finish(self) -> Result<(First, Vec<(&'static Table, RecordBatch)>), LakeError> {
+    pub fn finish(self) -> Result<(First, Vec<Other>), LakeError> {
         let mut tables = self.tables.into_iter().map(|rows| {
             let table = rows.table();
             Ok((table, lake::encode::sorted(table, &[rows.finish()])?))
@@ -170,6 +170,9 @@ impl Batch {
         Ok((first, tables.collect::<Result<_, _>>()?))
     }
 }
+
+/// Rows of another table, in its order.
+pub type Other = (&'static Table, RecordBatch);
 
 /// Rows of the table that fixes an interval.
 pub enum First {

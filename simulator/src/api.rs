@@ -221,7 +221,6 @@ fn node_state(plan: &Plan, index: usize, event: &Event) -> Node {
             replicas: Some(node.replicas).filter(|replicas| *replicas > 1),
             present_from_ms: board.since().map(Timestamp::ms),
             present_to_ms: board.until().map(Timestamp::ms).filter(|to| *to <= event.at),
-            ..Device::default()
         }
     };
     let known = |device: &&crate::plan::DevicePlan| node.boards[device.board].from <= event.at;
