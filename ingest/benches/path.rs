@@ -46,7 +46,7 @@ fn main() {
     let records = if quick { rounds::rounds(2, 2) } else { rounds::rounds(1000, 10) };
     let messages: Vec<Message> = (0..)
         .zip(records)
-        .map(|(offset, record)| Message { offset, key: record.key, value: record.value, at_ms: record.at_ms })
+        .map(|(offset, record)| Message { offset, key: record.key.into(), value: record.value.into(), at_ms: record.at_ms })
         .collect();
     let repeats = if quick { 1 } else { 5 };
     let batch = || {

@@ -6,6 +6,7 @@ pub use schemas::rows::Rows;
 use crate::publish;
 use crate::transport::Message;
 use arrow::array::RecordBatch;
+use bytes::Bytes;
 use lake::LakeError;
 use schemas::proto::{Allocation, Message as _, Node, allocation};
 use schemas::rows::{self, Place, Rounds, ScrapeColumns, TIMES_MS};
@@ -96,7 +97,7 @@ impl Batch {
         }
     }
 
-    fn round(&mut self, message: Vec<u8>, place: Place) -> Result<(), String> {
+    fn round(&mut self, message: Bytes, place: Place) -> Result<(), String> {
         let Self { tables, rounds, reasons, rejects, scrape_columns, .. } = self;
         let [_, extra, refused, scrapes] = tables.as_mut_slice() else { return Ok(()) };
         rounds.add(message, Some(place), |round, devices| {

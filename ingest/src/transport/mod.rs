@@ -25,6 +25,7 @@ pub mod spool;
 
 pub use lake::path::TopicId;
 
+use bytes::Bytes;
 use rdkafka::error::KafkaError;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -41,15 +42,15 @@ pub struct Record {
     pub at_ms: i64,
 }
 
-/// A message as it stands in the log.
+/// A message as it stands in the log. Those that were fetched together lie in one buffer, which is there as long as one of them is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
     /// Its offset in its partition.
     pub offset: u64,
     /// Key.
-    pub key: Vec<u8>,
+    pub key: Bytes,
     /// The message.
-    pub value: Vec<u8>,
+    pub value: Bytes,
     /// Its time as the producer stated it.
     pub at_ms: i64,
 }

@@ -233,7 +233,7 @@ impl SpooledTopic {
             Err(error) => return Err(error),
         };
         let records: Vec<Record> =
-            fetched.messages.into_iter().map(|m| Record { key: m.key, value: m.value, at_ms: m.at_ms }).collect();
+            fetched.messages.into_iter().map(|m| Record { key: m.key.into(), value: m.value.into(), at_ms: m.at_ms }).collect();
         match self.send(&records) {
             Ok(_) => {
                 self.counts.forwarded.fetch_add(records.len() as u64, Ordering::Relaxed);

@@ -123,7 +123,12 @@ impl Topic for View {
             let partition = partition_of(&record.key, PARTITIONS);
             let messages = &mut world.parts[partition as usize].messages;
             let offset = messages.len() as u64;
-            messages.push(Message { offset, key: record.key.clone(), value: record.value.clone(), at_ms: record.at_ms });
+            messages.push(Message {
+                offset,
+                key: record.key.clone().into(),
+                value: record.value.clone().into(),
+                at_ms: record.at_ms,
+            });
             out.push(Position { partition, offset });
         }
         // Now and then the answer is lost: the batch is there, and its producer does not know.
@@ -488,7 +493,7 @@ fn made_anew(lake: &Lake, view: impl Fn(&mut u64) -> Arc<dyn Topic>, random: &mu
             let record = round(&format!("n{}", draw(random, 5)), sequence, HOUR + 20 * 3_600_000 + sequence as i64);
             let part = &mut world.parts[partition_of(&record.key, PARTITIONS) as usize].messages;
             let offset = part.len() as u64;
-            part.push(Message { offset, key: record.key, value: record.value, at_ms: record.at_ms });
+            part.push(Message { offset, key: record.key.into(), value: record.value.into(), at_ms: record.at_ms });
             if world.parts.iter().zip(&old).all(|(part, old)| part.messages.len() > *old) {
                 break;
             }

@@ -90,7 +90,7 @@ fn messages(dir: &Path, topic: &str) -> Vec<(u32, u64, Vec<u8>)> {
     let mut out = Vec::new();
     for partition in 0..topic.partitions() {
         let fetched = topic.fetch(partition, 0, usize::MAX).unwrap();
-        out.extend(fetched.messages.into_iter().map(|m| (partition, m.offset, m.value)));
+        out.extend(fetched.messages.into_iter().map(|m| (partition, m.offset, m.value.to_vec())));
     }
     out
 }

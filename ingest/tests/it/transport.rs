@@ -84,7 +84,7 @@ pub fn conformance(mut harness: impl Harness) {
         for message in &all.messages {
             let n = positions.iter().position(|p| (p.partition, p.offset) == (partition, message.offset)).unwrap();
             let sent = &batch[n];
-            assert_eq!((&sent.key, &sent.value, sent.at_ms), (&message.key, &message.value, message.at_ms));
+            assert_eq!((&*sent.key, &*sent.value, sent.at_ms), (&*message.key, &*message.value, message.at_ms));
         }
         let rest = topic.fetch(partition, bounds.end, 1000).unwrap();
         assert_eq!((rest.messages.len(), rest.next), (0, bounds.end));

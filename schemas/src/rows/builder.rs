@@ -124,6 +124,7 @@ impl Rows {
     }
 
     /// The same of a text's bytes, which the caller knows to be UTF-8.
+    #[inline]
     pub(super) fn bytes_at(&mut self, index: usize, value: &[u8]) {
         if value.is_empty() && self.table.columns[index].nullable {
             return;
@@ -156,6 +157,7 @@ impl Rows {
     }
 
     /// The same by position.
+    #[inline]
     pub fn int_at(&mut self, index: usize, value: i64) {
         if let Column::Int(b) = &mut self.columns[index] {
             pad!(b, self.len);
@@ -165,6 +167,7 @@ impl Rows {
     }
 
     /// Sets a fraction of the current row; NaN and infinities are null.
+    #[inline]
     pub fn float_at(&mut self, index: usize, value: f32) {
         if let (Column::Float(b), true) = (&mut self.columns[index], value.is_finite()) {
             pad!(b, self.len);
@@ -189,6 +192,7 @@ impl Rows {
     }
 
     /// The same by position.
+    #[inline]
     pub fn time_at(&mut self, index: usize, ms: i64) {
         if let Column::Time(b) = &mut self.columns[index] {
             pad!(b, self.len);
@@ -198,6 +202,7 @@ impl Rows {
     }
 
     /// Sets a truth value of the current row.
+    #[inline]
     pub fn bool_at(&mut self, index: usize, value: bool) {
         if let Column::Bool(b) = &mut self.columns[index] {
             pad!(b, self.len);

@@ -7,6 +7,7 @@ use super::{Head, Place, Rows, SampleColumns, TIMES_MS};
 use crate::proto::{Message as _, ScrapeRound};
 use crate::tables::{self, Table};
 use arrow::array::RecordBatch;
+use bytes::Bytes;
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -25,6 +26,8 @@ pub struct Rounds {
     device_ids: HashMap<(usize, Vec<u8>), usize>,
     last_target: usize,
     bytes: usize,
+    /// For the places of one round's devices.
+    scratch: Vec<Range<usize>>,
 }
 
 #[derive(Debug)]
@@ -33,7 +36,7 @@ struct Round {
     at_ms: i64,
     sequence: u64,
     place: Option<Place>,
-    bytes: Vec<u8>,
+    bytes: Bytes,
 }
 
 #[derive(Debug)]
@@ -88,7 +91,7 @@ impl Rounds {
     /// words; of such a message nothing is kept.
     pub fn add(
         &mut self,
-        mut bytes: Vec<u8>,
+        mut bytes: Bytes,
         place: Option<Place>,
         mut said: impl FnMut(&Envelope<'_>, usize),
     ) -> Result<(), String> {
@@ -97,7 +100,7 @@ impl Rounds {
             // What another encoder may write is read by the library, and written anew.
             let undecodable = |why: String| format!("undecodable: {why}");
             let round = ScrapeRound::decode(&*bytes).map_err(|error| undecodable(error.to_string()))?;
-            bytes = round.encode_to_vec();
+            bytes = round.encode_to_vec().into();
             read = self.read(&bytes, &mut said);
             if read.is_none() {
                 return Err(undecodable("it cannot be written anew as it was read".to_owned()));
@@ -112,15 +115,27 @@ impl Rounds {
     /// Reads the message of the next round: its target, time and number. None where the bytes are none of ours, or not in the order
     /// in which we write.
     fn read(&mut self, bytes: &[u8], said: &mut impl FnMut(&Envelope<'_>, usize)) -> Option<Result<(usize, i64, u64), String>> {
-        let mut devices = Vec::with_capacity(16);
-        let round = Envelope::read(bytes, |device| devices.push(device))?;
+        let mut devices = std::mem::take(&mut self.scratch);
+        devices.clear();
+        let read = self.read_into(bytes, &mut devices, said);
+        self.scratch = devices;
+        read
+    }
+
+    fn read_into(
+        &mut self,
+        bytes: &[u8],
+        devices: &mut Vec<Range<usize>>,
+        said: &mut impl FnMut(&Envelope<'_>, usize),
+    ) -> Option<Result<(usize, i64, u64), String>> {
+        let round = Envelope::read(bytes, |device| devices.push(place(device, bytes)))?;
         if !TIMES_MS.contains(&round.at_ms) {
             return Some(Err(format!("bad_time: {} ms is outside the years 1970 to 9999", round.at_ms)));
         }
         let target = self.target(round.cluster, round.node, round.source);
         let (first, facts) = (self.samples.len(), self.facts.len());
         for (position, device) in devices.iter().enumerate() {
-            if self.device(target, position, device, bytes).is_none() {
+            if self.device(target, position, device.clone(), bytes).is_none() {
                 self.samples.truncate(first);
                 self.facts.truncate(facts);
                 return None;
@@ -154,12 +169,9 @@ impl Rounds {
     }
 
     /// Adds the device that the next round of `target`, which is `round`, has at `position`. None where its bytes are none of ours.
-    fn device(&mut self, target: usize, position: usize, bytes: &[u8], round: &[u8]) -> Option<()> {
-        let number = self.rounds.len();
-        let place = |part: &[u8]| {
-            let from = part.as_ptr() as usize - round.as_ptr() as usize;
-            from..from + part.len()
-        };
+    fn device(&mut self, target: usize, position: usize, whole: Range<usize>, round: &[u8]) -> Option<()> {
+        let (number, bytes) = (self.rounds.len(), &round[whole.clone()]);
+        let place = |part| place(part, round);
         let shown = self.targets[target].shown.get(position).copied();
         if let Some((facts, readings)) = shown.and_then(|facts| Some((facts, self.same(&self.facts[facts], bytes)?))) {
             Read::is_ours(readings)?;
@@ -172,7 +184,7 @@ impl Rounds {
         let (mut pieces, mut readings) = (None, 0..0);
         if let Read::Bytes(read) = device.readings {
             Read::is_ours(read)?;
-            let with = place(read).end - place(bytes).start;
+            let with = place(read).end - whole.start;
             let before = with.checked_sub(wire::readings_field_len(read.len()))?;
             // With a length in another form than ours the pieces are not where they are looked for.
             wire::split_at_readings(bytes, before).filter(|(_, found, _)| std::ptr::eq(*found, read))?;
@@ -180,7 +192,7 @@ impl Rounds {
         }
         let device = self.known_device(target, device.device);
         let facts = self.facts.len();
-        self.facts.push(Facts { device, round: number, whole: place(bytes), readings: pieces });
+        self.facts.push(Facts { device, round: number, whole, readings: pieces });
         self.samples.push(Sample { round: number, facts, readings });
         Some(())
     }
@@ -301,6 +313,12 @@ impl Rounds {
     }
 }
 
+/// Where in `whole` a part of it is.
+fn place(part: &[u8], whole: &[u8]) -> Range<usize> {
+    let from = part.as_ptr() as usize - whole.as_ptr() as usize;
+    from..from + part.len()
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -391,7 +409,8 @@ mod tests {
         let (mut kept, mut said, mut refused) = (Rounds::default(), Vec::new(), Vec::new());
         for (offset, message) in (0..).zip(messages) {
             let place = Some(Place { partition: 3, offset });
-            if let Err(why) = kept.add(message.clone(), place, |round, devices| said.push(format!("{round:?} {devices}"))) {
+            if let Err(why) = kept.add(message.clone().into(), place, |round, devices| said.push(format!("{round:?} {devices}")))
+            {
                 refused.push(why);
             }
         }
@@ -512,7 +531,7 @@ mod tests {
             let mut one_by_one = Vec::new();
             for (offset, round) in (0..).zip(&rounds) {
                 let place = Some(Place { partition: 3, offset });
-                kept.add(round.encode_to_vec(), place, |_, _| ()).unwrap();
+                kept.add(round.encode_to_vec().into(), place, |_, _| ()).unwrap();
                 one_by_one.extend(round.devices.iter().map(|device| (round, device, place)));
             }
             prop_assert_eq!(kept.len(), one_by_one.len());
@@ -532,7 +551,7 @@ mod tests {
         for sequence in (0..90).rev() {
             let round =
                 ScrapeRound { at_ms: sequence, sequence: sequence as u64, devices: devices.clone(), ..ScrapeRound::default() };
-            kept.add(round.encode_to_vec(), None, |_, _| ()).unwrap();
+            kept.add(round.encode_to_vec().into(), None, |_, _| ()).unwrap();
         }
         let batches: Vec<RecordBatch> = kept.batches().collect();
         assert_eq!(batches.iter().map(RecordBatch::num_rows).collect::<Vec<_>>(), [4096, 4096, 808]);

@@ -214,7 +214,7 @@ impl Default for Read<'_> {
 impl Read<'_> {
     /// Each of them.
     #[inline(always)]
-    pub(super) fn each(self, mut f: impl FnMut(u16, Value)) {
+    pub fn each(self, mut f: impl FnMut(u16, Value)) {
         match self {
             Self::List(list) => list.iter().for_each(|(id, value)| f(*id, *value)),
             Self::Message(readings) => readings.each(f),
@@ -453,6 +453,20 @@ fn varint(bytes: &mut &[u8]) -> Option<u64> {
 }
 
 fn long_varint(bytes: &mut &[u8]) -> Option<u64> {
+    if let Some((head, _)) = bytes.split_first_chunk() {
+        let word = u64::from_le_bytes(*head);
+        let last = !word & 0x8080_8080_8080_8080;
+        if last != 0 {
+            let bits = last.trailing_zeros() + 1;
+            // Seven bits of each byte up to the last one's, in three steps: pairs, fours, all.
+            let word = word & (u64::MAX >> (64 - bits)) & 0x7f7f_7f7f_7f7f_7f7f;
+            let word = (word & 0x7f00_7f00_7f00_7f00) >> 1 | word & 0x007f_007f_007f_007f;
+            let word = (word & 0x3fff_0000_3fff_0000) >> 2 | word & 0x0000_3fff_0000_3fff;
+            let word = (word & 0x0fff_ffff_0000_0000) >> 4 | word & 0x0000_0000_0fff_ffff;
+            *bytes = &bytes[bits as usize / 8..];
+            return Some(word);
+        }
+    }
     let mut value = 0;
     for (place, byte) in bytes.iter().enumerate() {
         // Ten bytes, the last one of a single bit.

@@ -2,11 +2,12 @@
 
 use super::{Bounds, Context, Fetched, Options, TransportError};
 use crate::transport::Message;
+use bytes::Bytes;
 use rdkafka::client::Client;
 use rdkafka::consumer::base_consumer::PartitionQueue;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::message::Message as _;
+use rdkafka::message::{BorrowedMessage, Message as _};
 use rdkafka::{Offset, TopicPartitionList};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -95,22 +96,21 @@ impl Reader {
         end: u64,
         max_bytes: usize,
     ) -> Result<Fetched, TransportError> {
-        let mut out = Fetched { messages: Vec::new(), next: from, lost: Vec::new() };
+        let mut out = Taken { next: from, ..Taken::default() };
         if from >= end {
-            return Ok(out);
+            return Ok(out.fetched());
         }
         let part = self.part(topic, partition)?;
         let mut part = part.lock().unwrap_or_else(PoisonError::into_inner);
         self.go_to(&mut part, topic, partition, from)?;
         let deadline = Instant::now() + self.options.timeout;
-        let mut bytes = 0;
-        while out.next < end && (out.messages.is_empty() || bytes < max_bytes) {
+        while out.next < end && (out.places.is_empty() || out.bytes.len() < max_bytes) {
             // The first one is waited for; after it, a short moment, since the broker sends what it has in pieces.
-            let wait = if out.messages.is_empty() { RETRY } else { Duration::from_millis(5) };
+            let wait = if out.places.is_empty() { RETRY } else { Duration::from_millis(5) };
             match part.queue.poll(wait) {
                 Some(Ok(message)) => {
                     let Ok(offset) = u64::try_from(message.offset()) else { continue };
-                    part_next(&mut out, offset, from, &message, &mut bytes);
+                    out.add(offset, &message);
                     part.next = Some(offset + 1);
                 }
                 Some(Err(error)) => {
@@ -121,7 +121,7 @@ impl Reader {
                     }
                     break;
                 }
-                None if !out.messages.is_empty() => break,
+                None if !out.places.is_empty() => break,
                 None if Instant::now() >= deadline => {
                     part.next = None;
                     return Err(self.options.properties.late("fetch", self.options.timeout));
@@ -133,7 +133,7 @@ impl Reader {
                 }
             }
         }
-        Ok(out)
+        Ok(out.fetched())
     }
 
     /// Stops fetching what this reader has no use for any more.
@@ -188,20 +188,47 @@ impl Reader {
 /// Time between two tries.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// Adds a message, unless it is not the next one: a log may deliver what lies before the offset that was asked for.
-fn part_next(out: &mut Fetched, offset: u64, from: u64, message: &rdkafka::message::BorrowedMessage<'_>, bytes: &mut usize) {
-    if offset < out.next.max(from) {
-        return;
+/// What was taken from a queue, one message after the other in one buffer.
+#[derive(Default)]
+struct Taken {
+    bytes: Vec<u8>,
+    places: Vec<Place>,
+    next: u64,
+}
+
+struct Place {
+    offset: u64,
+    at_ms: i64,
+    key: usize,
+    value: usize,
+}
+
+impl Taken {
+    /// Adds a message, unless it is not the next one: a log may deliver what lies before the offset that was asked for.
+    fn add(&mut self, offset: u64, message: &BorrowedMessage<'_>) {
+        if offset < self.next {
+            return;
+        }
+        let (key, value) = (message.key().unwrap_or_default(), message.payload().unwrap_or_default());
+        self.next = offset + 1;
+        self.bytes.extend_from_slice(key);
+        self.bytes.extend_from_slice(value);
+        let at_ms = message.timestamp().to_millis().unwrap_or(0);
+        self.places.push(Place { offset, at_ms, key: key.len(), value: value.len() });
     }
-    let (key, value) = (message.key().unwrap_or_default(), message.payload().unwrap_or_default());
-    *bytes += key.len() + value.len();
-    out.next = offset + 1;
-    out.messages.push(Message {
-        offset,
-        key: key.to_vec(),
-        value: value.to_vec(),
-        at_ms: message.timestamp().to_millis().unwrap_or(0),
-    });
+
+    fn fetched(mut self) -> Fetched {
+        // Messages may be kept for a while: not with room that nothing fills.
+        self.bytes.shrink_to_fit();
+        let mut bytes = Bytes::from(self.bytes);
+        let message = |Place { offset, at_ms, key, value }| Message {
+            offset,
+            key: bytes.split_to(key),
+            value: bytes.split_to(value),
+            at_ms,
+        };
+        Fetched { messages: self.places.into_iter().map(message).collect(), next: self.next, lost: Vec::new() }
+    }
 }
 
 fn one(topic: &str, partition: i32, offset: Offset) -> TopicPartitionList {

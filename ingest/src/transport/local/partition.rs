@@ -2,6 +2,7 @@
 
 use super::super::{Bounds, Fetched, Lost, Message, Record, TransportError};
 use super::{Options, lock};
+use bytes::Bytes;
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -463,7 +464,8 @@ impl<'a> Window<'a> {
         if offset < least {
             return Err(FrameError::Damaged("offsets go backwards"));
         }
-        let message = Message { offset, key: key.to_vec(), value: value.to_vec(), at_ms: at_ms as i64 };
+        let message =
+            Message { offset, key: Bytes::copy_from_slice(key), value: Bytes::copy_from_slice(value), at_ms: at_ms as i64 };
         Ok(Some(((HEAD + length) as u64, message)))
     }
 }
