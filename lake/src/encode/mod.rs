@@ -3,6 +3,18 @@
 //! Whole numbers stay whole (DELTA for counters and times, dictionary for gauges), ratios and watts are FLOAT with
 //! byte-stream-split, text is dictionary-encoded plain UTF-8, zstd throughout, writer version 1, page index on. The Arrow
 //! schema is not embedded, so that readers see Parquet's own types and nothing of ours.
+//!
+//! Texts may come as dictionaries with Int32 keys, which are the quicker the longer a row's text is that of the row before; the
+//! file is that of the same rows as Utf8. Modules in reading order: `writer` (row groups), `runs` (a batch's column), `chunk`
+//! (pages), `value` (text and numbers), `hybrid` (codes and levels).
+
+mod chunk;
+mod hybrid;
+mod runs;
+#[cfg(test)]
+mod tests;
+mod value;
+mod writer;
 
 use std::borrow::Borrow;
 
@@ -11,7 +23,6 @@ use arrow::{
     compute::{SortColumn, SortOptions, concat_batches, lexsort_to_indices, take},
 };
 use parquet::{
-    arrow::{ArrowWriter, arrow_writer::ArrowWriterOptions},
     basic::{Compression, Encoding, ZstdLevel},
     errors::ParquetError,
     file::{
@@ -27,9 +38,12 @@ use schemas::{
 use sha2::{Digest, Sha256};
 
 use crate::{Footer, LakeError, order};
+use writer::Writer;
 
 /// Rows of one row group; enough for min/max pruning by device and time, little enough to buffer.
 const ROW_GROUP_ROWS: usize = 250_000;
+/// How hard zstd tries.
+const ZSTD_LEVEL: i32 = 1;
 
 /// Encodes `batches` of `table` as one file. Sets `rows`, `min_at`, `max_at` and `content_hash` of `footer`.
 ///
@@ -64,8 +78,7 @@ fn write<E: From<LakeError>>(
     footer: &mut Footer,
 ) -> Result<Vec<u8>, E> {
     let wrong = |source| LakeError::Encode { table: table.name, source };
-    let options = ArrowWriterOptions::new().with_properties(properties).with_skip_arrow_metadata(true);
-    let mut writer = ArrowWriter::try_new_with_options(Vec::new(), table.schema(), options).map_err(wrong)?;
+    let mut writer = Writer::new(table.schema(), properties).map_err(wrong)?;
     (footer.rows, footer.min_at, footer.max_at) = (0, None, None);
     for batch in batches {
         let batch = batch?;
@@ -75,14 +88,8 @@ fn write<E: From<LakeError>>(
         footer.min_at = [footer.min_at, min].into_iter().flatten().min();
         footer.max_at = [footer.max_at, max].into_iter().flatten().max();
     }
-    writer.flush().map_err(wrong)?;
-    // What the writer still holds back would not be hashed, and of a small file that is all.
-    writer.sync().map_err(|error| wrong(error.into()))?;
-    footer.content_hash = hex(&Sha256::digest(writer.inner()));
-    for pair in footer.key_values() {
-        writer.append_key_value_metadata(pair);
-    }
-    Ok(writer.into_inner().map_err(wrong)?)
+    footer.content_hash = hex(&Sha256::digest(writer.pages().map_err(wrong)?));
+    Ok(writer.finish(footer.key_values()).map_err(wrong)?)
 }
 
 /// `batches` as one batch, in the order of the table's sort columns (nulls first).
@@ -121,7 +128,7 @@ fn base(table: &Table) -> WriterPropertiesBuilder {
     let sorting = sorting.map(|index| SortingColumn { column_idx: index as i32, descending: false, nulls_first: true }).collect();
     WriterProperties::builder()
         .set_writer_version(WriterVersion::PARQUET_1_0)
-        .set_compression(Compression::ZSTD(ZstdLevel::try_new(1).expect("1 is a zstd level")))
+        .set_compression(Compression::ZSTD(ZstdLevel::try_new(ZSTD_LEVEL).expect("a zstd level")))
         .set_max_row_group_row_count(Some(ROW_GROUP_ROWS))
         .set_created_by(concat!("strandline ", env!("CARGO_PKG_VERSION")).to_owned())
         .set_sorting_columns(Some(sorting))
