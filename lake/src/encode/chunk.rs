@@ -9,7 +9,7 @@ use std::{borrow::Borrow, collections::HashMap, io::Write};
 
 use bytes::Bytes;
 use parquet::{
-    basic::{BoundaryOrder, Encoding, EncodingMask, PageType},
+    basic::{BoundaryOrder, Encoding, EncodingMask, PageType, Type},
     column::{
         page::{CompressedPage, Page as EncodedPage, PageWriteSpec, PageWriter},
         writer::ColumnCloseResult,
@@ -26,7 +26,7 @@ use parquet::{
 use super::{
     hybrid::Hybrid,
     runs::{ABSENT, Run, Runs},
-    value::Value,
+    value::{SLOTS, Value},
 };
 
 /// Compresses pages.
@@ -75,6 +75,8 @@ struct Page<V: Value + ?Sized> {
 /// Values in the order of their first rows.
 struct Dictionary<V: Value + ?Sized> {
     codes: HashMap<V::Owned, u32>,
+    /// The last code of each slot.
+    slots: Vec<u32>,
     plain: Vec<u8>,
     /// By code, the last page whose bounds count it in.
     bounded: Vec<u32>,
@@ -141,7 +143,8 @@ impl<V: Value + ?Sized> Chunk<V> {
             ascending: true,
             descending: true,
         };
-        let dictionary = Some(Dictionary { codes: HashMap::new(), plain: Vec::new(), bounded: Vec::new() });
+        let slots = vec![UNSEEN; if V::WIDTH.is_some() { SLOTS } else { 0 }];
+        let dictionary = Some(Dictionary { codes: HashMap::new(), slots, plain: Vec::new(), bounded: Vec::new() });
         Self { descr, properties, statistics, limits, page, dictionary, codes: Hybrid::new(0), raw: Vec::new(), written }
     }
 
@@ -168,7 +171,7 @@ impl<V: Value + ?Sized> Chunk<V> {
         while left > 0 {
             let mut batch = left.min(most);
             left -= batch;
-            let step = if V::SIZED_APART { self.rows_that_fit(rest, batch, &value) } else { batch };
+            let step = self.rows_that_fit(rest, batch, most, &value);
             while batch > 0 {
                 let rows = batch.min(step);
                 batch -= rows;
@@ -187,37 +190,35 @@ impl<V: Value + ?Sized> Chunk<V> {
         Ok(())
     }
 
-    /// How many of the next `rows` rows are taken at once, so that not many more bytes of values than a page or what is left of
-    /// the dictionary may hold come with them, each row counted as if its value were new.
-    fn rows_that_fit<'a>(&self, mut rest: Rest<'_>, rows: usize, value: &impl Fn(u32) -> &'a V) -> usize
+    /// How many of the next `rows` rows, which are at most `most`, are taken at once, so that not many more bytes of values than a
+    /// page or what is left of the dictionary may hold come with them, each row counted as if its value were new.
+    fn rows_that_fit<'a>(&self, rest: Rest<'_>, rows: usize, most: usize, value: &impl Fn(u32) -> &'a V) -> usize
     where
         V: 'a,
     {
-        let room = match &self.dictionary {
-            Some(dictionary) => self.limits.dictionary_bytes.saturating_sub(dictionary.plain.len()),
-            None => self.limits.page_bytes,
+        let (limit, used) = match &self.dictionary {
+            Some(dictionary) => (self.limits.dictionary_bytes, dictionary.plain.len()),
+            None => (self.limits.page_bytes, 0),
         };
-        let (mut left, mut values, mut bytes, mut fit) = (rows, 0, 0, None);
-        while left > 0 {
-            let run = rest.take(left);
-            let of = run.rows as usize;
-            left -= of;
-            if run.at == ABSENT {
-                continue;
+        let room = limit.saturating_sub(used);
+        let (values, fit) = match V::WIDTH {
+            Some(width) if width * most <= limit => return rows,
+            Some(width) => (rest.values(rows).map(|run| run.rows as usize).sum(), (room / width).max(1)),
+            None => {
+                let (mut values, mut bytes, mut fit) = (0, 0, usize::MAX);
+                for run in rest.values(rows) {
+                    let (size, of) = (value(run.at).plain_size(), run.rows as usize);
+                    if fit == usize::MAX && bytes + size * of > room {
+                        // The one that does not fit any more is taken too.
+                        fit = values + (room - bytes) / size + 1;
+                    }
+                    bytes += size * of;
+                    values += of;
+                }
+                (values, fit)
             }
-            let size = value(run.at).plain_size();
-            if fit.is_none() && bytes + size * of > room {
-                // The one that does not fit any more is taken too.
-                fit = Some(values + (room - bytes) / size + 1);
-            }
-            bytes += size * of;
-            values += of;
-        }
-        match fit {
-            None => rows,
-            Some(fit) if values == rows => fit,
-            Some(fit) => (fit * rows).div_ceil(values).min(rows),
-        }
+        };
+        if fit >= values { rows } else { (fit * rows).div_ceil(values).min(rows) }
     }
 
     /// Puts the next `rows` rows into the page.
@@ -320,7 +321,7 @@ impl<V: Value + ?Sized> Chunk<V> {
             }
         }
         written.column_index.append_histograms(&None, &levels);
-        let of_text = (V::TYPE == parquet::basic::Type::BYTE_ARRAY).then_some(text_bytes);
+        let of_text = (V::TYPE == Type::BYTE_ARRAY).then_some(text_bytes);
         if let Some(bytes) = of_text {
             *written.text_bytes.get_or_insert(0) += bytes;
         }
@@ -415,6 +416,17 @@ impl<V: Value + ?Sized> Chunk<V> {
 
 impl<V: Value + ?Sized> Dictionary<V> {
     fn code(&mut self, value: &V) -> u32 {
+        let Some(slot) = value.slot() else { return self.look_up(value) };
+        let code = self.slots[slot];
+        if code != UNSEEN && value.is_at(code, &self.plain) {
+            return code;
+        }
+        let code = self.look_up(value);
+        self.slots[slot] = code;
+        code
+    }
+
+    fn look_up(&mut self, value: &V) -> u32 {
         if let Some(code) = self.codes.get(value) {
             return *code;
         }
@@ -491,6 +503,18 @@ impl Rest<'_> {
         }
         (self.runs, self.taken) = (&self.runs[1..], 0);
         Run { at, rows: left }
+    }
+}
+
+impl<'a> Rest<'a> {
+    /// Of the next `rows` rows, the runs that are not null.
+    fn values(mut self, mut rows: usize) -> impl Iterator<Item = Run> + 'a {
+        let all = std::iter::from_fn(move || {
+            let run = (rows > 0).then(|| self.take(rows))?;
+            rows -= run.rows as usize;
+            Some(run)
+        });
+        all.filter(|run| run.at != ABSENT)
     }
 }
 

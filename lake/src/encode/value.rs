@@ -11,14 +11,17 @@ use parquet::{
     },
 };
 
+/// Places of [`Value::slot`]. Gauges have few values.
+pub(super) const SLOTS: usize = 1024;
+
 /// A value of a column: `[u8]` for text, `i64` for whole numbers.
 pub(super) trait Value: Eq + Ord + Hash + ToOwned<Owned: Borrow<Self> + Eq + Hash> {
     /// The type in the file.
     const TYPE: Type;
     /// What parquet's writer adds to its estimate of a page of codes.
     const LEAD: usize;
-    /// Whether values differ in size, so that batches are cut by bytes.
-    const SIZED_APART: bool;
+    /// Bytes of every value, where they are alike.
+    const WIDTH: Option<usize>;
 
     /// Bytes of [`Value::put_plain`].
     fn plain_size(&self) -> usize;
@@ -27,6 +30,12 @@ pub(super) trait Value: Eq + Ord + Hash + ToOwned<Owned: Borrow<Self> + Eq + Has
 
     /// Bytes of a text; none for a number.
     fn text_bytes(&self) -> Option<usize>;
+
+    /// One of [`SLOTS`] places to look first for the value's code, where that is quicker than the map.
+    fn slot(&self) -> Option<usize>;
+
+    /// Whether it is the value of `code`, where [`Value::slot`] gives a place.
+    fn is_at(&self, code: u32, plain: &[u8]) -> bool;
 
     /// Of a chunk.
     fn statistics(bounds: Option<(&Self, &Self)>, nulls: u64, properties: &WriterProperties) -> Statistics;
@@ -38,7 +47,7 @@ pub(super) trait Value: Eq + Ord + Hash + ToOwned<Owned: Borrow<Self> + Eq + Has
 impl Value for [u8] {
     const TYPE: Type = Type::BYTE_ARRAY;
     const LEAD: usize = 1;
-    const SIZED_APART: bool = true;
+    const WIDTH: Option<usize> = None;
 
     fn plain_size(&self) -> usize {
         size_of::<u32>() + self.len()
@@ -51,6 +60,14 @@ impl Value for [u8] {
 
     fn text_bytes(&self) -> Option<usize> {
         Some(self.len())
+    }
+
+    fn slot(&self) -> Option<usize> {
+        None
+    }
+
+    fn is_at(&self, _: u32, _: &[u8]) -> bool {
+        false
     }
 
     fn statistics(bounds: Option<(&Self, &Self)>, nulls: u64, properties: &WriterProperties) -> Statistics {
@@ -72,7 +89,7 @@ impl Value for [u8] {
 impl Value for i64 {
     const TYPE: Type = Type::INT64;
     const LEAD: usize = 0;
-    const SIZED_APART: bool = false;
+    const WIDTH: Option<usize> = Some(size_of::<Self>());
 
     fn plain_size(&self) -> usize {
         size_of::<Self>()
@@ -84,6 +101,16 @@ impl Value for i64 {
 
     fn text_bytes(&self) -> Option<usize> {
         None
+    }
+
+    fn slot(&self) -> Option<usize> {
+        // Neighbouring numbers, and those that are far apart by a power of two, go to different places.
+        Some(((*self as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (u64::BITS - SLOTS.ilog2())) as usize)
+    }
+
+    fn is_at(&self, code: u32, plain: &[u8]) -> bool {
+        let start = code as usize * size_of::<Self>();
+        plain.get(start..start + size_of::<Self>()) == Some(&self.to_le_bytes())
     }
 
     fn statistics(bounds: Option<(&Self, &Self)>, nulls: u64, _: &WriterProperties) -> Statistics {

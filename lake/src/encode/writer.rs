@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow::{
     array::{Array, ArrayRef, AsArray, RecordBatch, StringArray},
     compute::cast,
-    datatypes::{DataType, Field, Int32Type, Schema, SchemaRef},
+    datatypes::{DataType, Field, Int32Type, Int64Type, Schema, SchemaRef},
 };
 use parquet::{
     arrow::{
@@ -18,6 +18,7 @@ use parquet::{
         properties::{WriterProperties, WriterPropertiesPtr},
         writer::SerializedFileWriter,
     },
+    schema::types::ColumnPath,
 };
 
 use super::{
@@ -49,6 +50,7 @@ struct Group {
 
 enum Column {
     Text(Box<Text>),
+    Number(Box<Chunk<i64>>),
     Other(ArrowColumnWriter),
 }
 
@@ -65,7 +67,7 @@ impl Writer {
         let converted = ArrowSchemaConverter::new().convert(&schema)?;
         let file = SerializedFileWriter::new(Vec::new(), converted.root_schema_ptr(), properties.clone())?;
         // Parquet's factory makes a writer of every column it knows of, each with two contexts of zstd: so it knows only these.
-        let others: Vec<_> = schema.fields().iter().filter(|field| !is_text(field)).cloned().collect();
+        let others: Vec<_> = schema.fields().iter().filter(|field| !is_ours(field, &properties)).cloned().collect();
         let others = Arc::new(Schema::new(others));
         let converted = ArrowSchemaConverter::new().convert(&others)?;
         let nowhere = SerializedFileWriter::new(std::io::sink(), converted.root_schema_ptr(), properties.clone())?;
@@ -92,6 +94,11 @@ impl Writer {
             for ((field, array), column) in self.schema.fields().iter().zip(part.columns()).zip(&mut group.columns) {
                 match column {
                     Column::Text(text) => text.write(field, array, &mut self.runs, &mut self.codec)?,
+                    Column::Number(chunk) => {
+                        let numbers = array.as_primitive_opt::<Int64Type>().ok_or_else(|| wrong(field, array))?;
+                        self.runs.of_numbers(numbers);
+                        chunk.write(&self.runs, |row| &numbers.values()[row as usize], &mut [], &mut self.codec)?;
+                    }
                     Column::Other(writer) => {
                         for leaf in compute_leaves(field, array)? {
                             writer.write(&leaf)?;
@@ -114,9 +121,14 @@ impl Writer {
         let mut others = self.others.create_column_writers(self.groups)?.into_iter();
         let descrs = self.file.schema_descr().columns();
         let column = |(field, descr): (&Arc<Field>, &_)| {
-            if is_text(field) {
-                let chunk = Chunk::new(Arc::clone(descr), self.properties.clone());
-                return Ok(Column::Text(Box::new(Text { chunk, dictionary: None, known: Vec::new() })));
+            if is_ours(field, &self.properties) {
+                let (descr, properties) = (Arc::clone(descr), self.properties.clone());
+                return Ok(if *field.data_type() == DataType::Int64 {
+                    Column::Number(Box::new(Chunk::new(descr, properties)))
+                } else {
+                    let chunk = Chunk::new(descr, properties);
+                    Column::Text(Box::new(Text { chunk, dictionary: None, known: Vec::new() }))
+                });
             }
             let none = || ParquetError::General(format!("no writer of column {}", field.name()));
             others.next().map(Column::Other).ok_or_else(none)
@@ -130,13 +142,15 @@ impl Writer {
         self.groups += 1;
         let mut writer = self.file.next_row_group()?;
         for column in group.columns {
-            match column {
-                Column::Text(text) => {
-                    let (bytes, result) = text.chunk.close(&mut self.codec)?;
-                    writer.append_column(&bytes, result)?;
+            let (bytes, result) = match column {
+                Column::Text(text) => text.chunk.close(&mut self.codec)?,
+                Column::Number(chunk) => chunk.close(&mut self.codec)?,
+                Column::Other(column) => {
+                    column.close()?.append_to_row_group(&mut writer)?;
+                    continue;
                 }
-                Column::Other(column) => column.close()?.append_to_row_group(&mut writer)?,
-            }
+            };
+            writer.append_column(&bytes, result)?;
         }
         writer.close()?;
         Ok(())
@@ -158,8 +172,15 @@ impl Writer {
     }
 }
 
-fn is_text(field: &Field) -> bool {
-    *field.data_type() == DataType::Utf8
+/// Texts, and whole numbers of which the file has a dictionary.
+fn is_ours(field: &Field, properties: &WriterProperties) -> bool {
+    let dictionary = properties.dictionary_enabled(&ColumnPath::new(vec![field.name().clone()]));
+    dictionary && matches!(field.data_type(), DataType::Utf8 | DataType::Int64)
+}
+
+fn wrong(field: &Field, array: &ArrayRef) -> ParquetError {
+    let (name, has, wants) = (field.name(), array.data_type(), field.data_type());
+    ParquetError::General(format!("column {name} is of type {has}, the table's is {wants}"))
 }
 
 impl Text {
@@ -183,8 +204,7 @@ impl Text {
             of => of,
         };
         if !of.is_string() {
-            let (name, has) = (field.name(), array.data_type());
-            return Err(ParquetError::General(format!("column {name} is of type {has}, the table's is text")));
+            return Err(wrong(field, array));
         }
         self.plain(cast(array, &DataType::Utf8)?.as_string(), runs, codec)
     }
