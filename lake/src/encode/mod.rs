@@ -20,7 +20,8 @@ use std::borrow::Borrow;
 
 use arrow::{
     array::{Array, ArrayRef, RecordBatch, RecordBatchOptions},
-    compute::{SortColumn, SortOptions, concat_batches, lexsort_to_indices, take},
+    compute::{SortColumn, SortOptions, cast, concat_batches, lexsort_to_indices, take},
+    datatypes::DataType,
 };
 use parquet::{
     basic::{Compression, Encoding, ZstdLevel},
@@ -92,10 +93,20 @@ fn write<E: From<LakeError>>(
     Ok(writer.finish(footer.key_values()).map_err(wrong)?)
 }
 
-/// `batches` as one batch, in the order of the table's sort columns (nulls first).
+/// `batches` as one batch of the table's schema, in the order of the table's sort columns (nulls first).
 pub fn sorted(table: &'static Table, batches: &[RecordBatch]) -> Result<RecordBatch, LakeError> {
     let wrong = |source: arrow::error::ArrowError| LakeError::Encode { table: table.name, source: ParquetError::from(source) };
-    let all = concat_batches(&table.schema(), batches).map_err(wrong)?;
+    let plain = |batch: &RecordBatch| {
+        let columns = batch.columns().iter().zip(&table.columns);
+        let columns = columns.map(|(array, of)| match array.data_type() {
+            DataType::Dictionary(..) => cast(array, &of.kind.arrow()),
+            _ => Ok(array.clone()),
+        });
+        let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+        RecordBatch::try_new_with_options(table.schema(), columns.collect::<Result<_, _>>()?, &options)
+    };
+    let plain = batches.iter().map(plain).collect::<Result<Vec<_>, _>>().map_err(wrong)?;
+    let all = concat_batches(&table.schema(), &plain).map_err(wrong)?;
     let keys: Vec<ArrayRef> =
         table.sort.iter().filter_map(|name| table.index(name)).map(|index| all.column(index).clone()).collect();
     let order = match order::order(&keys) {

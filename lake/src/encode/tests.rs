@@ -257,3 +257,11 @@ fn a_null_in_a_dictionary_is_a_null() {
     let texts = back[0].column_by_name("text").unwrap().as_string::<i32>();
     assert_eq!(texts.iter().collect::<Vec<_>>(), [None, Some("a"), None, None]);
 }
+
+#[test]
+fn dictionaries_are_put_in_order() {
+    let shape = Shape { distinct: 9, run: 3, nulls: 20, text: Texts::Short };
+    let (plain, mixed) = batches(&[shape], &[40, 7], 3);
+    let table = tables::get(TABLE);
+    assert_eq!(sorted(table, &mixed).unwrap(), sorted(table, &plain).unwrap());
+}
