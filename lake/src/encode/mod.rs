@@ -3,15 +3,27 @@
 //! Whole numbers stay whole (DELTA for counters and times, dictionary for gauges), ratios and watts are FLOAT with
 //! byte-stream-split, text is dictionary-encoded plain UTF-8, zstd throughout, writer version 1, page index on. The Arrow
 //! schema is not embedded, so that readers see Parquet's own types and nothing of ours.
+//!
+//! Texts may come as dictionaries with Int32 keys, which are the quicker the longer a row's text is that of the row before; the
+//! file is that of the same rows as Utf8. Modules in reading order: `writer` (row groups), `runs` (a batch's column), `chunk`
+//! (pages), `value` (text and numbers), `hybrid` (codes and levels).
+
+mod chunk;
+mod hybrid;
+mod runs;
+#[cfg(test)]
+mod tests;
+mod value;
+mod writer;
 
 use std::borrow::Borrow;
 
 use arrow::{
     array::{Array, ArrayRef, RecordBatch, RecordBatchOptions},
-    compute::{SortColumn, SortOptions, concat_batches, lexsort_to_indices, take},
+    compute::{SortColumn, SortOptions, cast, concat_batches, lexsort_to_indices, take},
+    datatypes::DataType,
 };
 use parquet::{
-    arrow::{ArrowWriter, arrow_writer::ArrowWriterOptions},
     basic::{Compression, Encoding, ZstdLevel},
     errors::ParquetError,
     file::{
@@ -27,9 +39,12 @@ use schemas::{
 use sha2::{Digest, Sha256};
 
 use crate::{Footer, LakeError, order};
+use writer::Writer;
 
 /// Rows of one row group; enough for min/max pruning by device and time, little enough to buffer.
 const ROW_GROUP_ROWS: usize = 250_000;
+/// How hard zstd tries.
+const ZSTD_LEVEL: i32 = 1;
 
 /// Encodes `batches` of `table` as one file. Sets `rows`, `min_at`, `max_at` and `content_hash` of `footer`.
 ///
@@ -64,40 +79,34 @@ fn write<E: From<LakeError>>(
     footer: &mut Footer,
 ) -> Result<Vec<u8>, E> {
     let wrong = |source| LakeError::Encode { table: table.name, source };
-    let options = ArrowWriterOptions::new().with_properties(properties).with_skip_arrow_metadata(true);
-    let mut writer = ArrowWriter::try_new_with_options(Vec::new(), table.schema(), options).map_err(wrong)?;
+    let mut writer = Writer::new(table.schema(), properties).map_err(wrong)?;
     (footer.rows, footer.min_at, footer.max_at) = (0, None, None);
     for batch in batches {
-        let batch = plain(table, batch?).map_err(|source| wrong(ParquetError::from(source)))?;
+        let batch = batch?;
         writer.write(&batch).map_err(wrong)?;
         footer.rows += batch.num_rows() as u64;
         let (min, max) = times(table, &batch);
         footer.min_at = [footer.min_at, min].into_iter().flatten().min();
         footer.max_at = [footer.max_at, max].into_iter().flatten().max();
     }
-    writer.flush().map_err(wrong)?;
-    // What the writer still holds back would not be hashed, and of a small file that is all.
-    writer.sync().map_err(|error| wrong(error.into()))?;
-    footer.content_hash = hex(&Sha256::digest(writer.inner()));
-    for pair in footer.key_values() {
-        writer.append_key_value_metadata(pair);
-    }
-    Ok(writer.into_inner().map_err(wrong)?)
+    footer.content_hash = hex(&Sha256::digest(writer.pages().map_err(wrong)?));
+    Ok(writer.finish(footer.key_values()).map_err(wrong)?)
 }
 
-/// A batch with each text as itself.
-fn plain(table: &Table, batch: RecordBatch) -> Result<RecordBatch, arrow::error::ArrowError> {
-    let schema = table.schema();
-    let columns = batch.columns().iter().zip(schema.fields());
-    let columns = columns.map(|(column, field)| arrow::compute::cast(column, field.data_type())).collect::<Result<_, _>>()?;
-    let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-    RecordBatch::try_new_with_options(schema, columns, &options)
-}
-
-/// `batches` as one batch, in the order of the table's sort columns (nulls first).
+/// `batches` as one batch of the table's schema, in the order of the table's sort columns (nulls first).
 pub fn sorted(table: &'static Table, batches: &[RecordBatch]) -> Result<RecordBatch, LakeError> {
     let wrong = |source: arrow::error::ArrowError| LakeError::Encode { table: table.name, source: ParquetError::from(source) };
-    let all = concat_batches(&table.schema(), batches).map_err(wrong)?;
+    let plain = |batch: &RecordBatch| {
+        let columns = batch.columns().iter().zip(&table.columns);
+        let columns = columns.map(|(array, of)| match array.data_type() {
+            DataType::Dictionary(..) => cast(array, &of.kind.arrow()),
+            _ => Ok(array.clone()),
+        });
+        let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+        RecordBatch::try_new_with_options(table.schema(), columns.collect::<Result<_, _>>()?, &options)
+    };
+    let plain = batches.iter().map(plain).collect::<Result<Vec<_>, _>>().map_err(wrong)?;
+    let all = concat_batches(&table.schema(), &plain).map_err(wrong)?;
     let keys: Vec<ArrayRef> =
         table.sort.iter().filter_map(|name| table.index(name)).map(|index| all.column(index).clone()).collect();
     let order = match order::order(&keys) {
@@ -130,7 +139,7 @@ fn base(table: &Table) -> WriterPropertiesBuilder {
     let sorting = sorting.map(|index| SortingColumn { column_idx: index as i32, descending: false, nulls_first: true }).collect();
     WriterProperties::builder()
         .set_writer_version(WriterVersion::PARQUET_1_0)
-        .set_compression(Compression::ZSTD(ZstdLevel::try_new(1).expect("1 is a zstd level")))
+        .set_compression(Compression::ZSTD(ZstdLevel::try_new(ZSTD_LEVEL).expect("a zstd level")))
         .set_max_row_group_row_count(Some(ROW_GROUP_ROWS))
         .set_created_by(concat!("strandline ", env!("CARGO_PKG_VERSION")).to_owned())
         .set_sorting_columns(Some(sorting))

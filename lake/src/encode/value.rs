@@ -1,0 +1,158 @@
+//! What a column chunk must know of a physical type: PLAIN bytes, and least and greatest values as parquet writes them.
+
+use std::{borrow::Borrow, hash::Hash};
+
+use parquet::{
+    basic::Type,
+    data_type::ByteArray,
+    file::{
+        properties::WriterProperties,
+        statistics::{Statistics, ValueStatistics},
+    },
+};
+
+/// Places of [`Value::slot`]. Gauges have few values.
+pub(super) const SLOTS: usize = 1024;
+
+/// A value of a column: `[u8]` for text, `i64` for whole numbers.
+pub(super) trait Value: Eq + Ord + Hash + ToOwned<Owned: Borrow<Self> + Eq + Hash> {
+    /// The type in the file.
+    const TYPE: Type;
+    /// What parquet's writer adds to its estimate of a page of codes.
+    const LEAD: usize;
+    /// Bytes of every value, where they are alike.
+    const WIDTH: Option<usize>;
+
+    /// Bytes of [`Value::put_plain`].
+    fn plain_size(&self) -> usize;
+
+    fn put_plain(&self, out: &mut Vec<u8>);
+
+    /// Bytes of a text; none for a number.
+    fn text_bytes(&self) -> Option<usize>;
+
+    /// One of [`SLOTS`] places to look first for the value's code, where that is quicker than the map.
+    fn slot(&self) -> Option<usize>;
+
+    /// Whether it is the value of `code`, where [`Value::slot`] gives a place.
+    fn is_at(&self, code: u32, plain: &[u8]) -> bool;
+
+    /// Of a chunk.
+    fn statistics(bounds: Option<(&Self, &Self)>, nulls: u64, properties: &WriterProperties) -> Statistics;
+
+    /// The least and the greatest value of a page, for the column index.
+    fn page_bounds(bounds: (&Self, &Self), properties: &WriterProperties) -> (Vec<u8>, Vec<u8>);
+}
+
+impl Value for [u8] {
+    const TYPE: Type = Type::BYTE_ARRAY;
+    const LEAD: usize = 1;
+    const WIDTH: Option<usize> = None;
+
+    fn plain_size(&self) -> usize {
+        size_of::<u32>() + self.len()
+    }
+
+    fn put_plain(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&(self.len() as u32).to_le_bytes());
+        out.extend_from_slice(self);
+    }
+
+    fn text_bytes(&self) -> Option<usize> {
+        Some(self.len())
+    }
+
+    fn slot(&self) -> Option<usize> {
+        None
+    }
+
+    fn is_at(&self, _: u32, _: &[u8]) -> bool {
+        false
+    }
+
+    fn statistics(bounds: Option<(&Self, &Self)>, nulls: u64, properties: &WriterProperties) -> Statistics {
+        let most = properties.statistics_truncate_length();
+        let (least, greatest) = (bounds.map(|(least, _)| below(least, most)), bounds.map(|(_, greatest)| above(greatest, most)));
+        let exact = |bound: &Option<(Vec<u8>, bool)>| bound.as_ref().is_some_and(|(_, exact)| *exact);
+        let (least_exact, greatest_exact) = (exact(&least), exact(&greatest));
+        let value = |bound: Option<(Vec<u8>, bool)>| bound.map(|(bytes, _)| ByteArray::from(bytes));
+        let statistics = ValueStatistics::new(value(least), value(greatest), None, Some(nulls), false);
+        Statistics::ByteArray(statistics.with_min_is_exact(least_exact).with_max_is_exact(greatest_exact))
+    }
+
+    fn page_bounds((least, greatest): (&Self, &Self), properties: &WriterProperties) -> (Vec<u8>, Vec<u8>) {
+        let most = properties.column_index_truncate_length();
+        (below(least, most).0, above(greatest, most).0)
+    }
+}
+
+impl Value for i64 {
+    const TYPE: Type = Type::INT64;
+    const LEAD: usize = 0;
+    const WIDTH: Option<usize> = Some(size_of::<Self>());
+
+    fn plain_size(&self) -> usize {
+        size_of::<Self>()
+    }
+
+    fn put_plain(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.to_le_bytes());
+    }
+
+    fn text_bytes(&self) -> Option<usize> {
+        None
+    }
+
+    fn slot(&self) -> Option<usize> {
+        // Neighbouring numbers, and those that are far apart by a power of two, go to different places.
+        Some(((*self as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (u64::BITS - SLOTS.ilog2())) as usize)
+    }
+
+    fn is_at(&self, code: u32, plain: &[u8]) -> bool {
+        let start = code as usize * size_of::<Self>();
+        plain.get(start..start + size_of::<Self>()) == Some(&self.to_le_bytes())
+    }
+
+    fn statistics(bounds: Option<(&Self, &Self)>, nulls: u64, _: &WriterProperties) -> Statistics {
+        let (least, greatest) = bounds.unzip();
+        let statistics = ValueStatistics::new(least.copied(), greatest.copied(), None, Some(nulls), false);
+        // Of signed numbers the old fields mean the same, for readers that know no others.
+        Statistics::Int64(statistics.with_backwards_compatible_min_max(true))
+    }
+
+    fn page_bounds((least, greatest): (&Self, &Self), _: &WriterProperties) -> (Vec<u8>, Vec<u8>) {
+        (least.to_le_bytes().to_vec(), greatest.to_le_bytes().to_vec())
+    }
+}
+
+/// `text` or a shorter one that is not greater, and whether it is `text`.
+fn below(text: &[u8], most: Option<usize>) -> (Vec<u8>, bool) {
+    let cut = most.filter(|most| text.len() > *most).and_then(|most| {
+        let end = (1..=most).rfind(|end| boundary(text, *end))?;
+        Some((text[..end].to_vec(), false))
+    });
+    cut.unwrap_or_else(|| (text.to_vec(), true))
+}
+
+/// `text` or a shorter one that is greater, and whether it is `text`.
+fn above(text: &[u8], most: Option<usize>) -> (Vec<u8>, bool) {
+    let cut = most.filter(|most| text.len() > *most).and_then(|most| {
+        let end = (most.saturating_sub(3)..=most).rfind(|end| boundary(text, *end))?;
+        let mut kept = str::from_utf8(&text[..end]).ok()?;
+        // The last character that has a successor of its own length.
+        while let Some(last) = kept.chars().next_back() {
+            kept = &kept[..kept.len() - last.len_utf8()];
+            let next = char::from_u32(u32::from(last) + 1).filter(|next| next.len_utf8() == last.len_utf8());
+            if let Some(next) = next {
+                return Some((format!("{kept}{next}").into_bytes(), false));
+            }
+        }
+        None
+    });
+    cut.unwrap_or_else(|| (text.to_vec(), true))
+}
+
+/// Whether a character begins at `at`, or the text ends there.
+fn boundary(text: &[u8], at: usize) -> bool {
+    text.get(at).is_none_or(|byte| byte & 0xC0 != 0x80)
+}
