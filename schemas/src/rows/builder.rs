@@ -157,7 +157,7 @@ impl Rows {
     }
 
     /// The same by position.
-    #[inline]
+    #[inline(always)]
     pub fn int_at(&mut self, index: usize, value: i64) {
         if let Column::Int(b) = &mut self.columns[index] {
             pad!(b, self.len);
@@ -167,7 +167,7 @@ impl Rows {
     }
 
     /// Sets a fraction of the current row; NaN and infinities are null.
-    #[inline]
+    #[inline(always)]
     pub fn float_at(&mut self, index: usize, value: f32) {
         if let (Column::Float(b), true) = (&mut self.columns[index], value.is_finite()) {
             pad!(b, self.len);

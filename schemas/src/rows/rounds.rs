@@ -21,9 +21,7 @@ pub struct Rounds {
     samples: Vec<Sample>,
     facts: Vec<Facts>,
     targets: Vec<Target>,
-    devices: Vec<KnownDevice>,
     target_ids: HashMap<[String; 3], usize>,
-    device_ids: HashMap<(usize, Vec<u8>), usize>,
     last_target: usize,
     bytes: usize,
     /// For the places of one round's devices.
@@ -50,10 +48,12 @@ struct Sample {
 /// A device's message but for its readings, as a target showed it once or round after round.
 #[derive(Debug)]
 struct Facts {
-    device: usize,
+    target: usize,
     /// The first round that has it, and where.
     round: usize,
     whole: Range<usize>,
+    /// The device's id, where in the round's bytes.
+    id: Range<usize>,
     /// Where in `whole`; none: it has none.
     readings: Option<Pieces>,
 }
@@ -72,13 +72,6 @@ struct Target {
     source: String,
     /// Facts that it showed last, by position.
     shown: Vec<usize>,
-}
-
-/// A device as one target shows it.
-#[derive(Debug)]
-struct KnownDevice {
-    target: usize,
-    id: Vec<u8>,
 }
 
 impl Rounds {
@@ -174,7 +167,7 @@ impl Rounds {
         let place = |part| place(part, round);
         let shown = self.targets[target].shown.get(position).copied();
         if let Some((facts, readings)) = shown.and_then(|facts| Some((facts, self.same(&self.facts[facts], bytes)?))) {
-            Read::is_ours(readings)?;
+            wire::are_readings(readings)?;
             let readings = if readings.is_empty() { 0..0 } else { place(readings) };
             self.samples.push(Sample { round: number, facts, readings });
             return Some(());
@@ -183,16 +176,16 @@ impl Rounds {
         device.read::<true>(bytes)?;
         let (mut pieces, mut readings) = (None, 0..0);
         if let Read::Bytes(read) = device.readings {
-            Read::is_ours(read)?;
+            wire::are_readings(read)?;
             let with = place(read).end - whole.start;
             let before = with.checked_sub(wire::readings_field_len(read.len()))?;
             // With a length in another form than ours the pieces are not where they are looked for.
             wire::split_at_readings(bytes, before).filter(|(_, found, _)| std::ptr::eq(*found, read))?;
             (pieces, readings) = (Some(Pieces { before, with }), place(read));
         }
-        let device = self.known_device(target, device.device);
+        let id = if device.device.is_empty() { 0..0 } else { place(device.device) };
         let facts = self.facts.len();
-        self.facts.push(Facts { device, round: number, whole, readings: pieces });
+        self.facts.push(Facts { target, round: number, whole, id, readings: pieces });
         self.samples.push(Sample { round: number, facts, readings });
         Some(())
     }
@@ -203,15 +196,6 @@ impl Rounds {
         let Some(Pieces { before, with }) = facts.readings else { return (known == bytes).then_some(&[]) };
         let (start, readings, end) = wire::split_at_readings(bytes, before)?;
         (*start == known[..before] && *end == known[with..]).then_some(readings)
-    }
-
-    fn known_device(&mut self, target: usize, id: &[u8]) -> usize {
-        let next = self.devices.len();
-        let device = *self.device_ids.entry((target, id.to_vec())).or_insert(next);
-        if device == next {
-            self.devices.push(KnownDevice { target, id: id.to_vec() });
-        }
-        device
     }
 
     /// Rows.
@@ -232,43 +216,40 @@ impl Rounds {
 
     /// Places of the samples in the order of the table: cluster, node, device, time, source. Equal ones keep their order.
     fn order(&self) -> Vec<usize> {
-        let key = |device: usize| {
-            let KnownDevice { target, id } = &self.devices[device];
-            let Target { cluster, node, source, .. } = &self.targets[*target];
-            (cluster.as_str(), node.as_str(), id.as_slice(), source.as_str())
+        let key = |facts: &Facts| {
+            let Target { cluster, node, source, .. } = &self.targets[facts.target];
+            let id = &self.rounds[facts.round].bytes[facts.id.clone()];
+            ((cluster.as_str(), node.as_str(), id), source.as_str())
         };
-        let mut by_key: Vec<usize> = (0..self.devices.len()).collect();
-        by_key.sort_unstable_by(|a, b| key(*a).cmp(&key(*b)));
-        // Which group of equal cluster, node and device each is of, and where among all it stands.
-        let mut groups = 0;
-        let mut group = vec![0; by_key.len()];
-        let mut rank = vec![0; by_key.len()];
-        for (place, &device) in by_key.iter().enumerate() {
-            let whole = |device: usize| {
-                let (cluster, node, id, _) = key(device);
-                (cluster, node, id)
-            };
-            if place > 0 && whole(by_key[place - 1]) != whole(device) {
-                groups += 1;
+        let mut by_key: Vec<_> = self.facts.iter().map(key).zip(0..).collect();
+        by_key.sort_unstable();
+        // Which group of equal cluster, node and device each is of, and where among all its source has it.
+        let (mut groups, mut ranks) = (0, 0);
+        let mut of_facts = vec![(0, 0); by_key.len()];
+        for (place, (key, facts)) in by_key.iter().enumerate() {
+            if let Some((before, _)) = place.checked_sub(1).and_then(|before| by_key.get(before)) {
+                groups += usize::from(before.0 != key.0);
+                ranks += usize::from(before != key);
             }
-            (group[device], rank[device]) = (groups, place);
+            of_facts[*facts] = (groups, ranks);
         }
+        let of = |sample: &Sample| of_facts[sample.facts];
         let mut starts = vec![0; groups + 2];
         for sample in &self.samples {
-            starts[group[self.facts[sample.facts].device] + 1] += 1;
+            starts[of(sample).0 + 1] += 1;
         }
         for at in 1..starts.len() {
             starts[at] += starts[at - 1];
         }
         let (mut order, mut next) = (vec![0; self.samples.len()], starts.clone());
         for (number, sample) in self.samples.iter().enumerate() {
-            let next = &mut next[group[self.facts[sample.facts].device]];
+            let next = &mut next[of(sample).0];
             order[*next] = number;
             *next += 1;
         }
         let time = |number: &usize| {
             let sample = &self.samples[*number];
-            (self.rounds[sample.round].at_ms, rank[self.facts[sample.facts].device])
+            (self.rounds[sample.round].at_ms, of(sample).1)
         };
         for ends in starts.windows(2) {
             // Nearly always in order as they came.

@@ -181,14 +181,9 @@ impl SampleColumns {
     }
 
     fn readings(&self, readings: Read<'_>, rows: &mut Rows) {
-        readings.each(|id, value| {
-            let column = self.reading.get(usize::from(id)).copied().unwrap_or(usize::MAX);
-            if column != usize::MAX {
-                match value {
-                    Value::Int(v) => rows.int_at(column, v),
-                    Value::Float(v) => rows.float_at(column, v),
-                }
-            }
+        readings.each(&self.reading, |column, value| match value {
+            Value::Int(v) => rows.int_at(column, v),
+            Value::Float(v) => rows.float_at(column, v),
         });
     }
 

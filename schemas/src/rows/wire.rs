@@ -1,8 +1,8 @@
 //! A scrape round as its message has it: texts and readings borrowed from the bytes, for rows are made of a million of them a few
 //! seconds. A message that is not as our own encoder writes it is left to the protobuf library, whose word counts.
 
-use crate::catalogue;
 use crate::proto::{DeviceSample, ExtraSample, Message as _, Readings, Reject, ScrapeRound, Value};
+use crate::{catalogue, tables};
 use std::borrow::Cow;
 use std::sync::LazyLock;
 
@@ -17,16 +17,30 @@ enum Kind {
     Float,
 }
 
-/// By number of the field, up to the largest.
-static KINDS: LazyLock<Vec<Kind>> = LazyLock::new(|| {
-    let last = catalogue::columns().filter_map(|(field, _)| field.id).max().unwrap_or(0);
+/// Field of [`Readings`] that a key begins.
+#[derive(Clone, Copy)]
+struct Slot {
+    kind: Kind,
+    /// Column of `gpu_samples`.
+    column: u16,
+}
+
+/// By key (number and wire type), up to the largest.
+static SLOTS: LazyLock<Vec<Slot>> = LazyLock::new(|| {
+    let table = tables::get("gpu_samples");
+    let fields = || catalogue::columns().filter_map(|(field, column)| Some((field.id?, table.index(column)?)));
+    let last = fields().map(|(id, _)| id).max().unwrap_or(0);
+    let mut slots = vec![Slot { kind: Kind::None, column: 0 }; (usize::from(last) + 1) << 3];
     let mut readings = Readings::default();
-    let mut kind = |id: u16| match () {
-        () if readings.set(id, Value::Int(0)) => Kind::Int,
-        () if readings.set(id, Value::Float(0.0)) => Kind::Float,
-        () => Kind::None,
-    };
-    (0..=last).map(&mut kind).collect()
+    for (id, column) in fields() {
+        let (kind, wire_type) = match () {
+            () if readings.set(id, Value::Int(0)) => (Kind::Int, 0),
+            () if readings.set(id, Value::Float(0.0)) => (Kind::Float, 5),
+            () => continue,
+        };
+        slots[usize::from(id) << 3 | wire_type] = Slot { kind, column: column as u16 };
+    }
+    slots
 });
 
 /// [`ScrapeRound`] without its devices, borrowed.
@@ -212,43 +226,59 @@ impl Default for Read<'_> {
 }
 
 impl Read<'_> {
-    /// Each of them.
+    /// Each of them: column of `gpu_samples`, value.
     #[inline(always)]
-    pub fn each(self, mut f: impl FnMut(u16, Value)) {
+    pub(super) fn each(self, columns: &[usize], mut f: impl FnMut(usize, Value)) {
+        let mut by_id = |id: u16, value| match columns.get(usize::from(id)) {
+            Some(&column) if column != usize::MAX => f(column, value),
+            _ => {}
+        };
         match self {
-            Self::List(list) => list.iter().for_each(|(id, value)| f(*id, *value)),
-            Self::Message(readings) => readings.each(f),
-            Self::Bytes(bytes) => {
-                let kinds = &**KINDS;
-                let _ = each_field(bytes, |id, value, _| {
-                    f(id as u16, kinds.get(id as usize)?.value(value)?);
-                    Some(())
-                });
+            Self::List(list) => list.iter().for_each(|(id, value)| by_id(*id, *value)),
+            Self::Message(readings) => readings.each(by_id),
+            Self::Bytes(mut bytes) => {
+                let slots = &**SLOTS;
+                while let Some((column, value)) = reading(slots, &mut bytes) {
+                    f(column, value);
+                }
             }
         }
     }
-
-    /// Whether bytes are readings as we write them.
-    pub(super) fn is_ours(bytes: &[u8]) -> Option<()> {
-        let (kinds, mut last) = (&**KINDS, 0);
-        each_field(bytes, |id, value, _| {
-            kinds.get(id as usize)?.value(value)?;
-            // Of a field that came twice the library knows which one counts.
-            let before = std::mem::replace(&mut last, id);
-            (before < id).then_some(())
-        })
-    }
 }
 
-impl Kind {
-    #[inline(always)]
-    fn value(self, wire: Wire<'_>) -> Option<Value> {
-        match (self, wire) {
-            (Kind::Int, Wire::Varint(bits)) => Some(Value::Int(bits as i64)),
-            (Kind::Float, Wire::Fixed32(bits)) => Some(Value::Float(f32::from_bits(bits))),
-            _ => None,
-        }
+#[inline(always)]
+fn reading(slots: &[Slot], bytes: &mut &[u8]) -> Option<(usize, Value)> {
+    if bytes.is_empty() {
+        return None;
     }
+    let slot = slots.get(usize::try_from(varint(bytes)?).ok()?)?;
+    let value = match slot.kind {
+        Kind::Int => Value::Int(varint(bytes)? as i64),
+        Kind::Float => {
+            let (value, rest) = bytes.split_first_chunk()?;
+            *bytes = rest;
+            Value::Float(f32::from_le_bytes(*value))
+        }
+        Kind::None => return None,
+    };
+    Some((slot.column.into(), value))
+}
+
+/// Says whether bytes are readings as we write them: known fields, in the order of their numbers.
+pub(super) fn are_readings(mut bytes: &[u8]) -> Option<()> {
+    let (slots, mut last) = (&**SLOTS, 0);
+    while !bytes.is_empty() {
+        let key = varint(&mut bytes)?;
+        match slots.get(usize::try_from(key).ok()?)?.kind {
+            Kind::Int => drop(varint(&mut bytes)?),
+            Kind::Float => bytes = bytes.get(4..)?,
+            Kind::None => return None,
+        }
+        // Of a field that came twice the library knows which one counts.
+        let before = std::mem::replace(&mut last, key);
+        (before < key).then_some(())?;
+    }
+    Some(())
 }
 
 impl<'a> Device<'a> {
@@ -366,7 +396,7 @@ enum Wire<'a> {
     Varint(u64),
     Fixed64,
     Bytes(&'a [u8]),
-    Fixed32(u32),
+    Fixed32,
 }
 
 impl<'a> Wire<'a> {
@@ -426,9 +456,8 @@ fn each_field<'a>(mut bytes: &'a [u8], mut f: impl FnMut(u32, Wire<'a>, &'a [u8]
                 Wire::Bytes(value)
             }
             5 => {
-                let (value, rest) = bytes.split_first_chunk()?;
-                bytes = rest;
-                Wire::Fixed32(u32::from_le_bytes(*value))
+                bytes = bytes.get(4..)?;
+                Wire::Fixed32
             }
             _ => return None,
         };

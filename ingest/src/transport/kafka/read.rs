@@ -44,7 +44,7 @@ impl Reader {
                 // What the end of the log is, is asked; nobody writes these topics in transactions.
                 ("isolation.level", "read_uncommitted"),
                 // A partition's queue, so that all of them are bounded.
-                ("queued.max.messages.kbytes", "4096"),
+                ("queued.max.messages.kbytes", "16384"),
                 ("queued.min.messages", "20000"),
                 // A queue that was full is filled again at once when it is read, not after the default second.
                 ("fetch.queue.backoff.ms", "10"),
