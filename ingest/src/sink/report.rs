@@ -17,7 +17,7 @@ pub struct Options {
     pub cut_age_ms: i64,
     /// All buffers together; the largest is cut while they are larger. Default 256 MiB.
     pub total_bytes: usize,
-    /// Bytes asked of the log at one time. Default 8 MiB.
+    /// Bytes asked of the log at one time: what one core's cache holds. Default 1 MiB.
     pub fetch_bytes: usize,
     /// Go on although the topic was created anew: an operator's word. Default no.
     pub accept_new_topic: bool,
@@ -33,7 +33,7 @@ impl Default for Options {
             cut_rows: 200_000,
             cut_age_ms: 60_000,
             total_bytes: 256 << 20,
-            fetch_bytes: 8 << 20,
+            fetch_bytes: 1 << 20,
             accept_new_topic: false,
             skip_lost: false,
         }

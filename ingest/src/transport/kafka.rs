@@ -175,11 +175,15 @@ impl Topic for KafkaTopic {
 
     fn fetch(&self, partition: u32, from: u64, max_bytes: usize) -> Result<Fetched, TransportError> {
         let number = self.known(partition)?;
+        let reader = self.kafka.reader()?;
+        if let Some(end) = reader.known_end(self.name, number, from)? {
+            return reader.fetch(self.name, number, from, end, max_bytes);
+        }
         let bounds = self.bounds(partition)?;
         if from < bounds.start || from > bounds.end {
             return Err(TransportError::OutOfRange { topic: self.name.to_owned(), partition, from, bounds });
         }
-        self.kafka.reader()?.fetch(self.name, number, from, bounds.end, max_bytes)
+        reader.fetch(self.name, number, from, bounds.end, max_bytes)
     }
 
     fn bounds(&self, partition: u32) -> Result<Bounds, TransportError> {

@@ -28,6 +28,8 @@ struct Part {
     queue: PartitionQueue<Context>,
     /// The offset after the last message that the queue gave; none: the consumer is not sent there yet.
     next: Option<u64>,
+    /// The end that was heard of last.
+    end: u64,
 }
 
 impl Reader {
@@ -46,6 +48,8 @@ impl Reader {
                 // A partition's queue, so that all of them are bounded.
                 ("queued.max.messages.kbytes", "16384"),
                 ("queued.min.messages", "20000"),
+                // A small part of that at one time leaves the consumer waiting for answers.
+                ("fetch.message.max.bytes", "4194304"),
                 // A queue that was full is filled again at once when it is read, not after the default second.
                 ("fetch.queue.backoff.ms", "10"),
                 ("fetch.wait.max.ms", "100"),
@@ -87,6 +91,14 @@ impl Reader {
         }
     }
 
+    /// An end of the partition as it was heard of, where the consumer is at `from` and that is before it: who reads on need not ask
+    /// for the bounds, which takes longer than what the consumer has already. None: they are to be asked for.
+    pub(super) fn known_end(&self, topic: &'static str, partition: i32, from: u64) -> Result<Option<u64>, TransportError> {
+        let part = self.part(topic, partition)?;
+        let part = part.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok((part.next == Some(from) && from < part.end).then_some(part.end))
+    }
+
     /// Messages of `[from, end)`; the caller knows that the partition holds them.
     pub(super) fn fetch(
         &self,
@@ -103,6 +115,7 @@ impl Reader {
         let part = self.part(topic, partition)?;
         let mut part = part.lock().unwrap_or_else(PoisonError::into_inner);
         self.go_to(&mut part, topic, partition, from)?;
+        part.end = end;
         let deadline = Instant::now() + self.options.timeout;
         while out.next < end && (out.places.is_empty() || out.bytes.len() < max_bytes) {
             // The first one is waited for; after it, a short moment, since the broker sends what it has in pieces.
@@ -161,7 +174,7 @@ impl Reader {
             .consumer
             .split_partition_queue(topic, partition)
             .ok_or_else(|| self.options.properties.late("make a queue for", Duration::ZERO))?;
-        let part = Arc::new(Mutex::new(Part { queue, next: None }));
+        let part = Arc::new(Mutex::new(Part { queue, next: None, end: 0 }));
         parts.insert((topic, partition), part.clone());
         Ok(part)
     }
@@ -254,6 +267,9 @@ fn moving(error: &KafkaError) -> bool {
                 | RDKafkaErrorCode::RequestTimedOut
                 | RDKafkaErrorCode::OperationTimedOut
                 | RDKafkaErrorCode::PartitionEOF
+                // What is there is asked for at the next try, which says whether it was lost.
+                | RDKafkaErrorCode::OffsetOutOfRange
+                | RDKafkaErrorCode::AutoOffsetReset
         )
     )
 }
