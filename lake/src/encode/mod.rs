@@ -48,7 +48,8 @@ const ZSTD_LEVEL: i32 = 1;
 
 /// Encodes `batches` of `table` as one file. Sets `rows`, `min_at`, `max_at` and `content_hash` of `footer`.
 ///
-/// Rows are written in the order given; the caller sorts them.
+/// Rows are written in the order given; the caller sorts them. A text column of a batch is Utf8, or a dictionary of it with Int32
+/// keys.
 pub fn file(table: &'static Table, batches: &[RecordBatch], footer: &mut Footer) -> Result<Vec<u8>, LakeError> {
     stream(table, batches.iter().cloned().map(Ok::<_, LakeError>), footer)
 }
