@@ -158,7 +158,7 @@ impl<'a> Node<'a> {
         if self.observer.begin(tick, &listing) {
             let mut lacks = BTreeSet::new();
             for (gpu, device) in self.plan.nodes()[self.node].devices.iter().enumerate() {
-                let each = |_: &ScrapeRound, sample: &DeviceSample, values: &[(u16, Value)]| {
+                let each = |_: &ScrapeRound, sample: &DeviceSample, values: &[(u16, Value)], _| {
                     let mut readings = Readings::default();
                     for (id, value) in values {
                         readings.set(*id, *value);

@@ -5,7 +5,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     rc::Rc,
-    sync::Arc,
 };
 
 use attribution::{
@@ -14,22 +13,20 @@ use attribution::{
     ids::{Target, shape},
     podres::v1::ListPodResourcesResponse,
 };
-use exporter::{Collectors, Identity, Page, Renderer, Size, Value as Shown, render::HostnameLabel, xid};
+use exporter::{Collectors, Identity, Size, render::HostnameLabel};
 use schemas::{
     Timestamp,
-    catalogue::{Reading, id::XID_ERRORS},
     labels::{Meaning, meaning},
     proto::{DeviceSample, Holder, ScrapeRound, Value},
     status::{JoinReason, ScrapeStatus},
 };
 
-use super::{Agents, Dating};
+use super::{Agents, Dating, sheet::Sheet};
 use crate::{
-    exposition::Printed,
     plan::{DeviceRef, NodePlan, Plan},
     podres, serve,
     spec::NoPage,
-    state::{self, Walk},
+    state::Walk,
 };
 
 /// What a kubelet answers for a time: who holds which device.
@@ -154,8 +151,6 @@ pub(super) struct Observer<'a> {
     node: usize,
     timeout_ms: u32,
     printed_hostname: bool,
-    renderer: Renderer,
-    page: Page,
     /// One a device.
     walks: Vec<Walk<'a>>,
     dating: Dating,
@@ -165,10 +160,19 @@ pub(super) struct Observer<'a> {
     pub head: ScrapeRound,
     /// The device that was read last, but for its readings.
     sample: DeviceSample,
-    /// These, in order of field id.
-    readings: Vec<(u16, Value)>,
-    /// Whose sample that is.
-    of: Option<(Arc<Identity>, Option<Rc<Listing>>)>,
+    /// Its page.
+    sheet: Sheet,
+    /// What that was made of.
+    of: Option<Of>,
+}
+
+/// What a sample is made of beside the device's state.
+struct Of {
+    /// Index of [`NodePlan::devices`].
+    gpu: usize,
+    listing: Rc<Listing>,
+    /// The pod that the page shows.
+    shown: Option<usize>,
 }
 
 impl<'a> Observer<'a> {
@@ -181,8 +185,6 @@ impl<'a> Observer<'a> {
             node,
             timeout_ms: agents.timeout_ms,
             printed_hostname: style.hostname != HostnameLabel::Absent,
-            renderer: Renderer::new(plan.collectors().clone(), style),
-            page: Page::new(),
             walks: (0..plan.nodes()[node].devices.len()).map(|gpu| plan.walk(DeviceRef { node, gpu })).collect(),
             dating,
             at: plan.window().from(),
@@ -195,7 +197,7 @@ impl<'a> Observer<'a> {
                 ..ScrapeRound::default()
             },
             sample: DeviceSample::default(),
-            readings: Vec::new(),
+            sheet: Sheet::new(plan),
             of: None,
         }
     }
@@ -265,41 +267,46 @@ impl<'a> Observer<'a> {
         self.head.series = u32::try_from(size.series).unwrap_or(u32::MAX);
     }
 
-    /// Reads device number `gpu` at `at`, and hands it and its readings over if the page has it; false where it has not. Instants of a device ascend.
+    /// Reads device number `gpu` at `at`, and hands it and its readings over if the page has it; false where it has not. Instants
+    /// of a device ascend. The last that `each` gets says whether nothing has changed but the head's time and number and the
+    /// readings since it was called before, for the same device.
     pub fn device(
         &mut self,
         gpu: usize,
         at: Timestamp,
         listing: &Rc<Listing>,
         size: &mut Size,
-        mut each: impl FnMut(&ScrapeRound, &DeviceSample, &[(u16, Value)]),
+        mut each: impl FnMut(&ScrapeRound, &DeviceSample, &[(u16, Value)], bool),
     ) -> bool {
-        let node = &self.plan.nodes()[self.node];
         let Some(state) = self.walks[gpu].at(at) else { return false };
-        self.page.begin(Some(node.name.clone()));
-        state::print(self.plan, node, gpu, &state, at, &mut self.page);
-        self.renderer.measure(&self.page, size);
-        for device in self.page.devices() {
-            let same = self.of.as_ref().is_some_and(|(identity, of)| {
-                Arc::ptr_eq(identity, &device.identity) && of.as_ref().is_some_and(|of| Rc::ptr_eq(of, listing))
-            });
-            if !same {
-                let hostname = if self.printed_hostname { &*node.name } else { "" };
-                identify(&mut self.sample, &device.identity, hostname, self.plan.collectors());
-                hold(&mut self.sample, listing);
-                self.of = Some((device.identity.clone(), Some(listing.clone())));
-            }
-            let sample = &mut self.sample;
-            let pod = device.attributes.as_ref().and_then(|attributes| {
-                let label = |name: &str| attributes.iter().find(|(key, value)| *key == name && !value.is_empty()).map(|(_, v)| v);
-                Some((label("namespace").unwrap_or_default(), label("pod")?))
-            });
-            sample.label_disagrees = pod.is_some_and(|(namespace, pod)| {
-                sample.holders.iter().all(|holder| holder.namespace != namespace || holder.pod != pod)
-            });
-            read(sample, device.readings.as_slice(), &self.plan.printed, &mut self.readings);
-            each(&self.head, sample, &self.readings);
+        let (plan, node) = (self.plan, &self.plan.nodes()[self.node]);
+        let (device, sample) = (&node.devices[gpu], &mut self.sample);
+        let shown = state.holder.filter(|_| plan.spec().exposition.pod_labels);
+        let before = self.of.as_ref().filter(|of| of.gpu == gpu);
+        let same = [before.is_some(), before.is_some_and(|of| Rc::ptr_eq(&of.listing, listing)), before.is_some_and(|of| of.shown == shown)];
+        let [same_device, same_listing, same_shown] = same;
+        let mut changed = !same_device;
+        if !same_device {
+            let hostname = if self.printed_hostname { &*node.name } else { "" };
+            identify(sample, &device.identity, hostname, plan.collectors());
+            self.sheet.clear();
         }
+        if !same_listing {
+            changed |= hold(sample, listing);
+        }
+        if !same_shown {
+            self.sheet.label(&node.name, &device.identity, shown.map(|pod| &**plan.pods()[pod].attributes()));
+        }
+        if !same_listing || !same_shown {
+            let disagrees = shown.map(|pod| &plan.pods()[pod]).is_some_and(|pod| {
+                sample.holders.iter().all(|holder| holder.namespace != *pod.namespace || holder.pod != *pod.name)
+            });
+            changed |= std::mem::replace(&mut sample.label_disagrees, disagrees) != disagrees;
+            self.of = Some(Of { gpu, listing: listing.clone(), shown });
+        }
+        changed |= self.sheet.read(plan, &state, plan.misprint(device, at.ms()), sample);
+        size.add(&self.sheet.lines);
+        each(&self.head, sample, &self.sheet.readings, !changed);
         true
     }
 
@@ -350,41 +357,15 @@ pub(super) fn device_id(identity: &Identity) -> String {
     }
 }
 
-/// What the kubelet says of it.
-fn hold(sample: &mut DeviceSample, listing: &Listing) {
+/// Puts in what the kubelet says of it; true where that is another thing.
+fn hold(sample: &mut DeviceSample, listing: &Listing) -> bool {
     let held = listing.holders.get(&sample.device);
-    sample.owner_source = "podres".to_owned();
-    sample.holders = held.map_or(Vec::new(), |(holders, _)| holders.clone());
-    let conflict = held.is_some_and(|(_, conflict)| *conflict);
-    sample.join_reason = if conflict { JoinReason::Conflict.as_str().to_owned() } else { String::new() };
-}
-
-/// What the parser makes of its readings.
-fn read(sample: &mut DeviceSample, shown: &[(u16, Shown)], printed: &Printed, readings: &mut Vec<(u16, Value)>) {
-    let on_instance = sample.instance_id.is_some();
-    readings.clear();
-    sample.faults.clear();
-    sample.xid_message.clear();
-    for &(id, value) in shown {
-        let Some(field) = printed.field(id) else { continue };
-        let reading = match value {
-            Shown::Int(value) => field.read_number(Some(value.into()), value as f64, on_instance),
-            Shown::Float(value) => field.read_number(None, value, on_instance),
-        };
-        let (value, fault) = match reading {
-            Reading::Int(value) => (Some(Value::Int(value)), None),
-            Reading::Ratio(value) => (Some(Value::Float(value as f32)), None),
-            Reading::Clipped(value, fault) => (Some(Value::Float(value as f32)), Some(fault)),
-            Reading::Invalid(fault) => (None, Some(fault)),
-        };
-        if let Some(value) = value {
-            readings.push((id, value));
-            if let (XID_ERRORS, Value::Int(code)) = (id, value) {
-                sample.xid_message.push_str(xid::message(code));
-            }
-        }
-        if let Some(fault) = fault {
-            sample.faults.insert(id.into(), fault.as_str().to_owned());
-        }
+    let (holders, conflict) = held.map_or((&[][..], false), |(holders, conflict)| (&**holders, *conflict));
+    let (source, reason) = ("podres", if conflict { JoinReason::Conflict.as_str() } else { "" });
+    let changed = sample.holders != holders || sample.join_reason != reason || sample.owner_source != source;
+    if changed {
+        sample.holders = holders.to_vec();
+        (sample.owner_source, sample.join_reason) = (source.to_owned(), reason.to_owned());
     }
+    changed
 }
