@@ -8,7 +8,7 @@ use crate::transport::Message;
 use arrow::array::RecordBatch;
 use lake::LakeError;
 use schemas::proto::{Allocation, Message as _, Node, allocation};
-use schemas::rows::{self, Place, Rounds, SampleColumns, TIMES_MS, wire};
+use schemas::rows::{self, Place, Rounds, ScrapeColumns, TIMES_MS};
 use schemas::tables::{self, Table};
 use std::collections::BTreeMap;
 
@@ -54,6 +54,7 @@ pub struct Batch {
     /// Rows of [`Kind::tables`]; those of `gpu_samples` are made at the end, of `rounds`.
     tables: Vec<Rows>,
     rounds: Rounds,
+    scrape_columns: ScrapeColumns,
     /// Messages or parts of messages that were refused.
     pub rejects: u64,
     /// The same by reason; at most [`MAX_REASONS`] and `other`, for an agent's words are not bounded by anything here.
@@ -70,7 +71,8 @@ impl Batch {
     pub fn new(kind: Kind, topic: &str, partition: u32) -> Self {
         let tables: Vec<Rows> = kind.tables().into_iter().map(Rows::new).collect();
         let (topic, rounds, reasons) = (topic.to_owned(), Rounds::default(), BTreeMap::new());
-        Batch { kind, topic, partition, tables, rounds, rejects: 0, reasons, records: 0 }
+        let scrape_columns = ScrapeColumns::new();
+        Batch { kind, topic, partition, tables, rounds, scrape_columns, rejects: 0, reasons, records: 0 }
     }
 
     /// Adds the rows of one message. One that cannot be read is a row of `rejects`.
@@ -79,7 +81,7 @@ impl Batch {
         let Message { offset, key, value, at_ms } = message;
         let place = Place { partition: self.partition, offset };
         let result = match self.kind {
-            Kind::Samples => wire::Round::read(value).map_err(undecodable).and_then(|round| self.round(round, place)),
+            Kind::Samples => self.round(value, place),
             Kind::Allocations => Allocation::decode(&*value).map_err(undecodable).and_then(|a| match a.state {
                 Some(allocation::State::Holding(holding)) => rows::holding(&mut self.tables[0], &holding, Some(place)),
                 Some(allocation::State::Demand(demand)) => rows::demand(&mut self.tables[1], &demand, Some(place)),
@@ -94,19 +96,16 @@ impl Batch {
         }
     }
 
-    fn round(&mut self, round: wire::Round, place: Place) -> Result<(), String> {
-        let head = &round.head;
-        let [_, extra, rejects, scrapes] = self.tables.as_mut_slice() else { return Ok(()) };
-        if !TIMES_MS.contains(&head.at_ms) {
-            return Err(format!("bad_time: {} ms is outside the years 1970 to 9999", head.at_ms));
-        }
-        self.rejects += head.rejects.len() as u64;
-        for reject in &head.rejects {
-            count(&mut self.reasons, &reject.reason, 1);
-        }
-        SampleColumns::others(head, round.devices(), Some(place), extra, rejects, scrapes);
-        self.rounds.add(round, Some(place));
-        Ok(())
+    fn round(&mut self, message: Vec<u8>, place: Place) -> Result<(), String> {
+        let Self { tables, rounds, reasons, rejects, scrape_columns, .. } = self;
+        let [_, extra, refused, scrapes] = tables.as_mut_slice() else { return Ok(()) };
+        rounds.add(message, Some(place), |round, devices| {
+            *rejects += round.rejects.len() as u64;
+            for reject in round.rejects.iter() {
+                count(reasons, &reject.reason, 1);
+            }
+            scrape_columns.others(round, devices, Some(place), extra, refused, scrapes);
+        })
     }
 
     /// `why` is a code, then words.

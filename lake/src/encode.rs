@@ -68,7 +68,7 @@ fn write<E: From<LakeError>>(
     let mut writer = ArrowWriter::try_new_with_options(Vec::new(), table.schema(), options).map_err(wrong)?;
     (footer.rows, footer.min_at, footer.max_at) = (0, None, None);
     for batch in batches {
-        let batch = batch?;
+        let batch = plain(table, batch?).map_err(|source| wrong(ParquetError::from(source)))?;
         writer.write(&batch).map_err(wrong)?;
         footer.rows += batch.num_rows() as u64;
         let (min, max) = times(table, &batch);
@@ -83,6 +83,15 @@ fn write<E: From<LakeError>>(
         writer.append_key_value_metadata(pair);
     }
     Ok(writer.into_inner().map_err(wrong)?)
+}
+
+/// A batch with each text as itself.
+fn plain(table: &Table, batch: RecordBatch) -> Result<RecordBatch, arrow::error::ArrowError> {
+    let schema = table.schema();
+    let columns = batch.columns().iter().zip(schema.fields());
+    let columns = columns.map(|(column, field)| arrow::compute::cast(column, field.data_type())).collect::<Result<_, _>>()?;
+    let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+    RecordBatch::try_new_with_options(schema, columns, &options)
 }
 
 /// `batches` as one batch, in the order of the table's sort columns (nulls first).

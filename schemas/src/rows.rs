@@ -5,12 +5,15 @@ mod builder;
 mod intervals;
 mod rounds;
 mod samples;
+mod scrapes;
+mod texts;
 pub mod wire;
 
 pub use builder::Rows;
 pub use intervals::{demand, holding, node};
 pub use rounds::Rounds;
 pub use samples::{Head, SampleColumns};
+pub use scrapes::ScrapeColumns;
 
 /// Times that a row may carry: from 1970 to the end of year 9999. Others have no folder.
 pub const TIMES_MS: std::ops::Range<i64> = 0..253_402_300_800_000;

@@ -1,13 +1,16 @@
-//! Rows of one table, column by column. A column that a row does not set is null in it, at no cost until the end.
+//! Rows of one table, column by column. A column that a row does not set is null in it, at no cost until the end; a text that is
+//! that of the row before is kept once.
 
 use super::Place;
+use super::texts::Texts;
 use crate::tables::{Table, Type};
 use arrow::{
     array::{
-        ArrayBuilder, ArrayRef, BinaryBuilder, BooleanBuilder, Float32Builder, Float64Builder, Int64Builder, RecordBatch,
-        StringArray, TimestampMicrosecondBuilder, new_null_array,
+        ArrayBuilder, ArrayRef, BooleanBuilder, Float32Builder, Float64Builder, Int64Builder, RecordBatch, RecordBatchOptions,
+        TimestampMicrosecondBuilder, new_null_array,
     },
-    datatypes::DataType,
+    datatypes::{DataType, Field, Schema, SchemaRef},
+    util::bit_util,
 };
 use std::sync::Arc;
 
@@ -32,10 +35,22 @@ pub struct Rows {
     empty: Vec<(Type, ArrayRef)>,
     /// For texts that are put together.
     scratch: String,
+    /// Rows at the end that are as the one before them in these columns, which do not have them yet.
+    repeats: usize,
+    repeated: Vec<usize>,
+    /// Schema of [`Rows::take_runs`].
+    runs: Option<SchemaRef>,
+}
+
+/// How a batch has its texts.
+#[derive(Clone, Copy, PartialEq)]
+enum As {
+    Texts,
+    Runs,
 }
 
 enum Column {
-    Text(BinaryBuilder),
+    Text(Texts),
     Int(Int64Builder),
     Float(Float32Builder),
     Double(Float64Builder),
@@ -47,7 +62,7 @@ impl Rows {
     /// No rows of `table`.
     pub fn new(table: &'static Table) -> Self {
         let column = |kind: Type| match kind {
-            Type::Text => Column::Text(BinaryBuilder::new()),
+            Type::Text => Column::Text(Texts::default()),
             Type::Int => Column::Int(Int64Builder::with_capacity(0)),
             Type::Float => Column::Float(Float32Builder::with_capacity(0)),
             Type::Double => Column::Double(Float64Builder::with_capacity(0)),
@@ -63,6 +78,9 @@ impl Rows {
             log,
             empty: Vec::new(),
             scratch: String::new(),
+            repeats: 0,
+            repeated: Vec::new(),
+            runs: None,
         }
     }
 
@@ -111,8 +129,7 @@ impl Rows {
             return;
         }
         if let Column::Text(b) = &mut self.columns[index] {
-            pad!(b, self.len);
-            b.append_value(value);
+            b.append(self.len, value);
             self.bytes += value.len() + 4;
         }
     }
@@ -202,6 +219,28 @@ impl Rows {
         self.len += 1;
     }
 
+    /// Finishes the current row, which in `columns` is as the row before. Until [`Rows::settle`] they must not be set.
+    pub(super) fn end_row_as_before(&mut self, columns: &[usize]) {
+        if self.repeats == 0 {
+            self.repeated.clear();
+            self.repeated.extend_from_slice(columns);
+        }
+        self.repeats += 1;
+        self.len += 1;
+    }
+
+    /// Gives the columns that rows have from the row before them what they lack.
+    pub(super) fn settle(&mut self) {
+        if self.repeats == 0 {
+            return;
+        }
+        let rows = self.len - self.repeats;
+        for &column in &self.repeated {
+            self.columns[column].repeat(rows, self.repeats);
+        }
+        self.repeats = 0;
+    }
+
     /// The rows as one batch.
     ///
     /// # Panics
@@ -215,15 +254,42 @@ impl Rows {
     /// # Panics
     /// As [`Rows::finish`].
     pub fn take(&mut self) -> RecordBatch {
+        self.batch(As::Texts, self.table.schema())
+    }
+
+    /// As [`Rows::take`], texts as places (INT32) in a dictionary that has a text once for each run of rows with it.
+    ///
+    /// # Panics
+    /// As [`Rows::finish`].
+    pub fn take_runs(&mut self) -> RecordBatch {
+        let schema = self.runs.get_or_insert_with(|| runs(&self.table.schema())).clone();
+        self.batch(As::Runs, schema)
+    }
+
+    fn batch(&mut self, texts: As, schema: SchemaRef) -> RecordBatch {
+        self.settle();
         let len = self.len;
-        let Self { table, columns, empty, .. } = self;
-        let columns = columns.iter_mut().zip(&table.columns);
-        let arrays = columns.map(|(column, of)| column.take(len, |kind| none(empty, of.kind, kind, len))).collect();
+        let Self { columns, empty, .. } = self;
+        let columns = columns.iter_mut().zip(&self.table.columns).zip(schema.fields());
+        let take = |((column, of), field): ((&mut Column, &crate::tables::Column), &Arc<Field>)| {
+            column.take(len, texts, || none(empty, of.kind, field.data_type(), len))
+        };
+        let arrays = columns.map(take).collect();
         (self.len, self.bytes) = (0, 0);
-        let options = arrow::array::RecordBatchOptions::new().with_row_count(Some(len));
-        RecordBatch::try_new_with_options(self.table.schema(), arrays, &options)
+        let options = RecordBatchOptions::new().with_row_count(Some(len));
+        RecordBatch::try_new_with_options(schema, arrays, &options)
             .expect("every column is built by its table's own type and padded to one length")
     }
+}
+
+/// A table's schema, its texts as places in a dictionary.
+fn runs(schema: &Schema) -> SchemaRef {
+    let field = |field: &Arc<Field>| match field.data_type() {
+        DataType::Utf8 => Arc::new(Field::clone(field).with_data_type(Texts::runs_type())),
+        _ => field.clone(),
+    };
+    let fields: Vec<Arc<Field>> = schema.fields().iter().map(field).collect();
+    Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()))
 }
 
 /// `text` as JSON: nearly always as it is, in quotes.
@@ -238,11 +304,11 @@ fn json_text(text: &str, out: &mut String) {
     }
 }
 
-/// `len` nulls, the same ones as the last time if they were as many.
+/// `len` nulls of an array type, the same ones as the last time if they were as many.
 fn none(known: &mut Vec<(Type, ArrayRef)>, of: Type, kind: &DataType, len: usize) -> ArrayRef {
     match known.iter().position(|(kind, array)| *kind == of && array.len() == len) {
-        Some(at) => known[at].1.clone(),
-        None => {
+        Some(at) if known[at].1.data_type() == kind => known[at].1.clone(),
+        _ => {
             let array = new_null_array(kind, len);
             known.retain(|(kind, _)| *kind != of);
             known.push((of, array.clone()));
@@ -252,12 +318,37 @@ fn none(known: &mut Vec<(Type, ArrayRef)>, of: Type, kind: &DataType, len: usize
 }
 
 impl Column {
+    /// Adds the last of `rows` rows `times` more, if it is set in that one.
+    fn repeat(&mut self, rows: usize, times: usize) {
+        macro_rules! number {
+            ($builder:ident) => {
+                if $builder.len() == rows
+                    && let Some(&last) = $builder.values_slice().last()
+                {
+                    $builder.append_value_n(last, times);
+                }
+            };
+        }
+        match self {
+            Column::Text(texts) => texts.repeat(rows, times),
+            Column::Int(b) => number!(b),
+            Column::Float(b) => number!(b),
+            Column::Double(b) => number!(b),
+            Column::Time(b) => number!(b),
+            Column::Bool(b) => {
+                if b.len() == rows && rows > 0 {
+                    b.append_n(times, bit_util::get_bit(b.values_slice(), rows - 1));
+                }
+            }
+        }
+    }
+
     /// The column of `len` rows; `none` gives one without values.
-    fn take(&mut self, len: usize, none: impl FnOnce(&DataType) -> ArrayRef) -> ArrayRef {
+    fn take(&mut self, len: usize, texts: As, none: impl FnOnce() -> ArrayRef) -> ArrayRef {
         macro_rules! built {
-            ($builder:ident, $kind:expr, $next:expr) => {{
+            ($builder:ident, $next:expr) => {{
                 if ArrayBuilder::is_empty($builder) && len > 0 {
-                    return none(&$kind);
+                    return none();
                 }
                 pad!($builder, len);
                 let array = $builder.finish();
@@ -266,19 +357,17 @@ impl Column {
             }};
         }
         match self {
-            Column::Text(b) => {
-                let bytes = b.values_slice().len();
-                let array = built!(b, DataType::Utf8, BinaryBuilder::with_capacity(len, bytes + bytes / 8));
-                Arc::new(StringArray::try_from_binary(array).expect("only texts are added"))
-            }
-            Column::Int(b) => Arc::new(built!(b, DataType::Int64, Int64Builder::with_capacity(len))),
-            Column::Float(b) => Arc::new(built!(b, DataType::Float32, Float32Builder::with_capacity(len))),
-            Column::Double(b) => Arc::new(built!(b, DataType::Float64, Float64Builder::with_capacity(len))),
+            Column::Text(b) if b.is_empty() && len > 0 => none(),
+            Column::Text(b) if texts == As::Runs => Arc::new(b.take_runs(len)),
+            Column::Text(b) => Arc::new(b.take(len)),
+            Column::Int(b) => Arc::new(built!(b, Int64Builder::with_capacity(len))),
+            Column::Float(b) => Arc::new(built!(b, Float32Builder::with_capacity(len))),
+            Column::Double(b) => Arc::new(built!(b, Float64Builder::with_capacity(len))),
             Column::Time(b) => {
-                let array = built!(b, Type::Time.arrow(), TimestampMicrosecondBuilder::with_capacity(len));
+                let array = built!(b, TimestampMicrosecondBuilder::with_capacity(len));
                 Arc::new(array.with_timezone("UTC"))
             }
-            Column::Bool(b) => Arc::new(built!(b, DataType::Boolean, BooleanBuilder::with_capacity(len))),
+            Column::Bool(b) => Arc::new(built!(b, BooleanBuilder::with_capacity(len))),
         }
     }
 }
@@ -298,7 +387,7 @@ mod tests {
             let mut rows = Rows::new(crate::tables::get("extra_samples"));
             let column = rows.index("labels");
             rows.json_at(column, &labels);
-            let texts = rows.columns[column].take(1, |_| unreachable!());
+            let texts = rows.columns[column].take(1, As::Texts, || unreachable!());
             prop_assert_eq!(texts.as_string::<i32>().value(0), serde_json::to_string(&labels).unwrap());
         }
     }

@@ -1,8 +1,8 @@
-//! Scrape rounds to rows of `gpu_samples`, `extra_samples`, `rejects` and `scrapes`, row by row.
+//! Devices of scrape rounds to rows of `gpu_samples`, row by row.
 
-use super::wire::Device;
+use super::wire::{Device, Read};
 use super::{Place, Rows};
-use crate::proto::{DeviceSample, ExtraSample, ScrapeRound, Value};
+use crate::proto::{DeviceSample, ScrapeRound, Value};
 use crate::{catalogue, tables};
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -60,6 +60,8 @@ pub struct SampleColumns {
     xid_message: usize,
     /// Column of a field id; `usize::MAX` where it has none.
     reading: Vec<usize>,
+    /// Columns of what a device is and whose, which rarely changes from round to round.
+    facts: Vec<usize>,
 }
 
 impl Default for SampleColumns {
@@ -85,7 +87,11 @@ impl SampleColumns {
                 reading[id] = at(column);
             }
         }
+        let changing = |name: &str| ["at", "sequence", "log_partition", "log_offset"].contains(&name);
+        let readings: BTreeSet<usize> = reading.iter().copied().collect();
+        let facts = |column: &usize| !changing(&table.columns[*column].name) && !readings.contains(column);
         SampleColumns {
+            facts: (0..table.columns.len()).filter(facts).collect(),
             cluster: at("cluster"),
             node: at("node"),
             device: at("device"),
@@ -125,6 +131,7 @@ impl SampleColumns {
 
     /// The same, borrowed.
     pub fn sample(&self, round: &Head<'_>, device: &Device<'_>, place: Option<Place>, rows: &mut Rows) {
+        rows.settle();
         rows.text_at(self.cluster, round.cluster);
         rows.text_at(self.node, round.node);
         rows.bytes_at(self.device, device.device);
@@ -159,7 +166,22 @@ impl SampleColumns {
         }
         rows.bytes_at(self.xid_message, device.xid_message);
         rows.log(place);
-        device.readings.each(|id, value| {
+        self.readings(device.readings, rows);
+        rows.end_row();
+    }
+
+    /// Adds a row of the device of the row before, of which all is as it was but time, number and readings. `rows` must not be
+    /// empty, nor the row before another device's.
+    pub fn again(&self, round: &Head<'_>, readings: Read<'_>, place: Option<Place>, rows: &mut Rows) {
+        rows.time_at(self.at, round.at_ms);
+        rows.int_at(self.sequence, i64::try_from(round.sequence).unwrap_or(i64::MAX));
+        rows.log(place);
+        self.readings(readings, rows);
+        rows.end_row_as_before(&self.facts);
+    }
+
+    fn readings(&self, readings: Read<'_>, rows: &mut Rows) {
+        readings.each(|id, value| {
             let column = self.reading.get(usize::from(id)).copied().unwrap_or(usize::MAX);
             if column != usize::MAX {
                 match value {
@@ -168,69 +190,6 @@ impl SampleColumns {
                 }
             }
         });
-        rows.end_row();
-    }
-
-    /// Adds what a round of `devices` devices says beside them to the rows of its other tables.
-    pub fn others(
-        round: &ScrapeRound,
-        devices: usize,
-        place: Option<Place>,
-        extra: &mut Rows,
-        rejects: &mut Rows,
-        scrapes: &mut Rows,
-    ) {
-        for sample in &round.extra {
-            extra_sample(round, sample, place, extra);
-        }
-        for reject in &round.rejects {
-            rejects.text("cluster", &round.cluster);
-            rejects.text("node", &round.node);
-            rejects.time("at", round.at_ms);
-            rejects.text("source", &round.source);
-            if reject.line > 0 {
-                rejects.int("line", i64::from(reject.line));
-            }
-            rejects.text("reason", &reject.reason);
-            rejects.text("text", &reject.text);
-            rejects.int("rows", 1);
-            rejects.log(place);
-            rejects.end_row();
-        }
-        // A part of a round that was too large for one message has no status: its first part is the round's row.
-        if !round.status.is_empty() {
-            Self::scrape(round, devices, place, scrapes);
-        }
-    }
-
-    /// Adds a round of `devices` devices to rows of `scrapes`; of the round only its head is read.
-    pub fn scrape(round: &ScrapeRound, devices: usize, place: Option<Place>, rows: &mut Rows) {
-        let int = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
-        rows.text("cluster", &round.cluster);
-        rows.text("node", &round.node);
-        rows.time("at", round.at_ms);
-        rows.text("source", &round.source);
-        rows.int("sequence", int(round.sequence));
-        rows.text("status", &round.status);
-        rows.text("error", &round.error);
-        rows.int("duration_ms", i64::from(round.duration_ms));
-        rows.int("interval_ms", i64::from(round.interval_ms));
-        if let Some(ms) = round.collect_interval_ms {
-            rows.int("collect_interval_ms", i64::from(ms));
-        }
-        rows.int("body_bytes", int(round.body_bytes));
-        rows.int("series", i64::from(round.series));
-        rows.int("devices", devices as i64);
-        rows.int("bad_lines", i64::from(round.bad_lines));
-        rows.int("duplicate_series", i64::from(round.duplicate_series));
-        rows.int("refused_labels", i64::from(round.refused_labels));
-        if let Some(ms) = round.skew_ms {
-            rows.int("skew_ms", ms);
-        }
-        rows.text("join_reason", &round.join_reason);
-        rows.text("unmatched_ids", &round.unmatched_ids.join(","));
-        rows.log(place);
-        rows.end_row();
     }
 
     /// The holder's name where it is one; how many there are where someone was asked.
@@ -258,20 +217,4 @@ impl SampleColumns {
             rows.bytes_at(self.container, holder.container);
         }
     }
-}
-
-fn extra_sample(round: &ScrapeRound, sample: &ExtraSample, place: Option<Place>, rows: &mut Rows) {
-    rows.text("cluster", &round.cluster);
-    rows.text("node", &round.node);
-    rows.text("device", &sample.device);
-    rows.time("at", round.at_ms);
-    rows.text("source", &round.source);
-    rows.int("sequence", i64::try_from(round.sequence).unwrap_or(i64::MAX));
-    rows.text("name", &sample.name);
-    let labels = rows.index("labels");
-    rows.json_at(labels, sample.labels.iter());
-    let value = rows.index("value");
-    rows.double_at(value, sample.value);
-    rows.log(place);
-    rows.end_row();
 }

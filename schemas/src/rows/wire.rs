@@ -2,12 +2,12 @@
 //! seconds. A message that is not as our own encoder writes it is left to the protobuf library, whose word counts.
 
 use crate::catalogue;
-use crate::proto::{DeviceSample, Message as _, Readings, ScrapeRound, Value};
-use std::ops::Range;
+use crate::proto::{DeviceSample, ExtraSample, Message as _, Readings, Reject, ScrapeRound, Value};
+use std::borrow::Cow;
 use std::sync::LazyLock;
 
-/// Field of [`ScrapeRound`] that holds its devices.
-const DEVICES: u32 = 20;
+/// Key of the field of [`DeviceSample`] that holds its readings: number 15, of a length.
+const READINGS: u8 = 15 << 3 | 2;
 
 /// What a field of [`Readings`] holds.
 #[derive(Clone, Copy)]
@@ -29,24 +29,115 @@ static KINDS: LazyLock<Vec<Kind>> = LazyLock::new(|| {
     (0..=last).map(&mut kind).collect()
 });
 
-/// A round's message, read.
-#[derive(Debug, PartialEq)]
-pub struct Round {
-    /// All of it but its devices.
-    pub head: ScrapeRound,
-    /// The message, as our own encoder writes it.
-    pub(super) bytes: Vec<u8>,
-    /// Where its devices are.
-    pub(super) devices: Vec<Place>,
+/// [`ScrapeRound`] without its devices, borrowed.
+#[derive(Debug, Default)]
+pub struct Envelope<'a> {
+    /// Cluster.
+    pub cluster: &'a str,
+    /// Node.
+    pub node: &'a str,
+    /// Scraped target.
+    pub source: &'a str,
+    /// The agent's clock when the request went out.
+    pub at_ms: i64,
+    /// The agent's count of rounds of this target.
+    pub sequence: u64,
+    /// How the round went; empty in a part of a round that is not its first.
+    pub status: &'a str,
+    /// How long it took.
+    pub duration_ms: u32,
+    /// Scrape interval.
+    pub interval_ms: u32,
+    /// The exporter's own, where known.
+    pub collect_interval_ms: Option<u32>,
+    /// What failed, in words.
+    pub error: &'a str,
+    /// Size of the page.
+    pub body_bytes: u64,
+    /// Series on it.
+    pub series: u32,
+    /// Lines that could not be read.
+    pub bad_lines: u32,
+    /// Series that came twice.
+    pub duplicate_series: u32,
+    /// Labels that were kept out.
+    pub refused_labels: u32,
+    /// Clock of the node minus clock of the API server, where measured.
+    pub skew_ms: Option<i64>,
+    /// Why no device could be joined.
+    pub join_reason: &'a str,
+    /// The kubelet's device ids that the page does not have.
+    pub unmatched_ids: Vec<&'a str>,
+    /// Samples of metrics that have no column.
+    pub extra: Cow<'a, [ExtraSample]>,
+    /// What was kept out.
+    pub rejects: Cow<'a, [Reject]>,
 }
 
-/// Where in its round's message a device is.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Place {
-    /// All that is said of it.
-    pub whole: Range<usize>,
-    /// Its id.
-    pub id: Range<usize>,
+impl<'a> Envelope<'a> {
+    /// That of a round.
+    pub fn of(round: &'a ScrapeRound) -> Self {
+        Self {
+            cluster: &round.cluster,
+            node: &round.node,
+            source: &round.source,
+            at_ms: round.at_ms,
+            sequence: round.sequence,
+            status: &round.status,
+            duration_ms: round.duration_ms,
+            interval_ms: round.interval_ms,
+            collect_interval_ms: round.collect_interval_ms,
+            error: &round.error,
+            body_bytes: round.body_bytes,
+            series: round.series,
+            bad_lines: round.bad_lines,
+            duplicate_series: round.duplicate_series,
+            refused_labels: round.refused_labels,
+            skew_ms: round.skew_ms,
+            join_reason: &round.join_reason,
+            unmatched_ids: round.unmatched_ids.iter().map(String::as_str).collect(),
+            extra: Cow::Borrowed(&round.extra),
+            rejects: Cow::Borrowed(&round.rejects),
+        }
+    }
+
+    /// Reads a round's message, and gives each device's to `device`. None where the bytes are none of ours, or `device` wants no
+    /// more.
+    pub(super) fn read(bytes: &'a [u8], mut device: impl FnMut(&'a [u8])) -> Option<Self> {
+        let mut round = Self::default();
+        each_field(bytes, |number, value, _| {
+            match number {
+                1 => round.cluster = value.str()?,
+                2 => round.node = value.str()?,
+                3 => round.source = value.str()?,
+                4 => round.at_ms = zigzag(value.varint()?),
+                5 => round.sequence = value.varint()?,
+                6 => round.status = value.str()?,
+                7 => round.duration_ms = value.varint()? as u32,
+                8 => round.interval_ms = value.varint()? as u32,
+                9 => round.collect_interval_ms = Some(value.varint()? as u32),
+                10 => round.error = value.str()?,
+                11 => round.body_bytes = value.varint()?,
+                12 => round.series = value.varint()? as u32,
+                13 => round.bad_lines = value.varint()? as u32,
+                14 => round.duplicate_series = value.varint()? as u32,
+                15 => round.refused_labels = value.varint()? as u32,
+                16 => round.skew_ms = Some(zigzag(value.varint()?)),
+                17 => round.join_reason = value.str()?,
+                18 => round.unmatched_ids.push(value.str()?),
+                20 => device(value.bytes()?),
+                21 => round.extra.to_mut().push(ExtraSample::decode(value.bytes()?).ok()?),
+                22 => round.rejects.to_mut().push(Reject::decode(value.bytes()?).ok()?),
+                _ => {}
+            }
+            Some(())
+        })?;
+        Some(round)
+    }
+}
+
+fn zigzag(bits: u64) -> i64 {
+    (bits >> 1) as i64 ^ -((bits & 1) as i64)
 }
 
 /// [`crate::proto::DeviceSample`], borrowed: texts as their bytes, which are UTF-8. One that is read into again keeps its memory.
@@ -114,49 +205,6 @@ pub struct Holder<'a> {
     pub pod_uid: &'a [u8],
 }
 
-impl Round {
-    /// Reads a message. Errors: it is none.
-    pub fn read(bytes: Vec<u8>) -> Result<Self, String> {
-        if let Some((head, devices)) = Self::parts(&bytes) {
-            return Ok(Self { head, bytes, devices });
-        }
-        // What another encoder may write is read by the library, and written anew.
-        let bytes = ScrapeRound::decode(&*bytes).map_err(|error| error.to_string())?.encode_to_vec();
-        let (head, devices) = Self::parts(&bytes).ok_or("it cannot be written anew as it was read")?;
-        Ok(Self { head, bytes, devices })
-    }
-
-    /// None where the bytes are none of ours, or not in the order in which we write.
-    fn parts(bytes: &[u8]) -> Option<(ScrapeRound, Vec<Place>)> {
-        let place = |part: &[u8]| {
-            let from = part.as_ptr() as usize - bytes.as_ptr() as usize;
-            from..from + part.len()
-        };
-        let (mut head, mut devices, mut device) = (Vec::new(), Vec::new(), Device::default());
-        each_field(bytes, |number, value, whole| {
-            match (number, value) {
-                (DEVICES, Wire::Bytes(bytes)) => {
-                    device.read::<true>(bytes)?;
-                    if let Read::Bytes(bytes) = device.readings {
-                        Read::is_ours(bytes)?;
-                    }
-                    let id = if device.device.is_empty() { 0..0 } else { place(device.device) };
-                    devices.push(Place { whole: place(bytes), id });
-                }
-                (DEVICES, _) => return None,
-                _ => head.extend_from_slice(whole),
-            }
-            Some(())
-        })?;
-        Some((ScrapeRound::decode(&*head).ok()?, devices))
-    }
-
-    /// How many devices it has.
-    pub fn devices(&self) -> usize {
-        self.devices.len()
-    }
-}
-
 impl Default for Read<'_> {
     fn default() -> Self {
         Self::List(&[])
@@ -181,7 +229,7 @@ impl Read<'_> {
     }
 
     /// Whether bytes are readings as we write them.
-    fn is_ours(bytes: &[u8]) -> Option<()> {
+    pub(super) fn is_ours(bytes: &[u8]) -> Option<()> {
         let (kinds, mut last) = (&**KINDS, 0);
         each_field(bytes, |id, value, _| {
             kinds.get(id as usize)?.value(value)?;
@@ -342,6 +390,22 @@ impl<'a> Wire<'a> {
     }
 }
 
+/// A device's message in three pieces: what is before its readings, these, and what follows. None where it has none; of another
+/// encoder's message the pieces may be others.
+pub(super) fn split_at_readings(bytes: &[u8], before: usize) -> Option<(&[u8], &[u8], &[u8])> {
+    let (before, mut rest) = bytes.split_at_checked(before)?;
+    let (_, after_key) = rest.split_first().filter(|(key, _)| **key == READINGS)?;
+    rest = after_key;
+    let length = usize::try_from(varint(&mut rest)?).ok()?;
+    let (readings, after) = rest.split_at_checked(length)?;
+    Some((before, readings, after))
+}
+
+/// Length of the field of a device's readings, of which there are `readings` bytes.
+pub(super) fn readings_field_len(readings: usize) -> usize {
+    1 + prost::encoding::encoded_len_varint(readings as u64) + readings
+}
+
 /// Gives each field to `f`: number, value, and all of its bytes. None where the bytes are no message, or `f` wants no more.
 #[inline(always)]
 fn each_field<'a>(mut bytes: &'a [u8], mut f: impl FnMut(u32, Wire<'a>, &'a [u8]) -> Option<()>) -> Option<()> {
@@ -402,150 +466,4 @@ fn long_varint(bytes: &mut &[u8]) -> Option<u64> {
         }
     }
     None
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-    use crate::proto::Reject;
-    use proptest::prelude::*;
-    use std::collections::BTreeMap;
-
-    fn readings() -> impl Strategy<Value = Option<Readings>> {
-        let id = prop::sample::select(vec![4u16, 52, 155, 156, 203, 230, 251, 1001, 1002, 1005]);
-        let one = (id, prop_oneof![any::<i64>(), Just(0)], any::<f32>());
-        prop::option::of(prop::collection::vec(one, 0..8)).prop_map(|values| {
-            values.map(|values| {
-                let mut readings = Readings::default();
-                for (id, int, float) in values {
-                    // Which of the two a field is, it knows by itself.
-                    if !readings.set(id, Value::Int(int)) {
-                        readings.set(id, Value::Float(if float.is_nan() { 0.5 } else { float }));
-                    }
-                }
-                readings
-            })
-        })
-    }
-
-    prop_compose! {
-        fn device()(
-            texts in prop::collection::vec("[a-zé/\"]{0,6}", 13),
-            ints in prop::collection::vec(prop::option::of(any::<u32>()), 2),
-            flags in any::<[bool; 2]>(),
-            holders in prop::collection::vec(("[a-z]{0,3}", "[a-z]{0,3}", "[a-z]{0,3}", "[a-z]{0,3}", any::<u32>()), 0..3),
-            readings in readings(),
-            faults in prop::collection::btree_map(any::<u32>(), "[a-z]{0,3}", 0..3),
-            labels in prop::collection::btree_map("[a-z]{0,3}", "[a-z]{0,3}", 0..3),
-        ) -> DeviceSample {
-            let mut texts = texts.into_iter();
-            let mut text = || texts.next().unwrap();
-            let holder = |(namespace, pod, container, pod_uid, ids)| crate::proto::Holder { namespace, pod, container, pod_uid, ids };
-            DeviceSample {
-                device: text(),
-                parent: text(),
-                instance_id: ints[0],
-                profile: text(),
-                gpu_index: ints[1],
-                product: text(),
-                pci_bus_id: text(),
-                hostname: text(),
-                driver_version: text(),
-                holders: holders.into_iter().map(holder).collect(),
-                owner_source: text(),
-                join_reason: text(),
-                held_over: flags[0],
-                label_disagrees: flags[1],
-                readings,
-                faults,
-                labels,
-                xid_message: text(),
-            }
-        }
-    }
-
-    fn round(devices: Vec<DeviceSample>) -> ScrapeRound {
-        let reject = Reject { reason: "bad".into(), ..Reject::default() };
-        let (node, at_ms, skew_ms) = ("n".into(), 1_772_409_600_000, Some(-7));
-        ScrapeRound { node, at_ms, skew_ms, sequence: 9, devices, rejects: vec![reject], ..ScrapeRound::default() }
-    }
-
-    /// What rows are made of, ours and the library's.
-    fn ours(round: &Round) -> String {
-        let mut text = format!("{:?}", round.head);
-        let mut device = Device::default();
-        for place in &round.devices {
-            device.read::<false>(&round.bytes[place.whole.clone()]).unwrap();
-            assert_eq!(device.device, &round.bytes[place.id.clone()]);
-            text += &shown(&device);
-        }
-        text
-    }
-
-    fn shown(device: &Device<'_>) -> String {
-        let mut readings = Vec::new();
-        device.readings.each(|id, value| readings.push((id, value)));
-        let Device { holders, faults, labels, readings: _, .. } = device;
-        let texts = [device.device, device.parent, device.profile, device.product, device.pci_bus_id, device.hostname];
-        let more = [device.driver_version, device.owner_source, device.join_reason, device.xid_message];
-        let numbers = (device.instance_id, device.gpu_index, device.held_over, device.label_disagrees);
-        format!("{texts:?}{more:?}{numbers:?}{holders:?}{faults:?}{labels:?}{readings:?}")
-    }
-
-    fn theirs(round: &ScrapeRound) -> String {
-        let mut text = format!("{:?}", ScrapeRound { devices: Vec::new(), ..round.clone() });
-        let mut device = Device::default();
-        for sample in &round.devices {
-            device.set(sample);
-            text += &shown(&device);
-        }
-        text
-    }
-
-    proptest! {
-        #[test]
-        fn what_is_written_is_read_as_the_library_reads_it(devices in prop::collection::vec(device(), 0..4)) {
-            let round = round(devices);
-            let bytes = round.encode_to_vec();
-            prop_assert!(Round::parts(&bytes).is_some(), "left to the library");
-            prop_assert_eq!(ours(&Round::read(bytes).unwrap()), theirs(&round));
-        }
-
-        #[test]
-        fn damage_is_refused_where_the_library_refuses_it(
-            devices in prop::collection::vec(device(), 1..3), at in any::<prop::sample::Index>(), byte in any::<u8>()
-        ) {
-            let mut bytes = round(devices).encode_to_vec();
-            let at = at.index(bytes.len());
-            bytes[at] = byte;
-            match (Round::read(bytes.clone()), ScrapeRound::decode(&*bytes)) {
-                (Ok(round), Ok(decoded)) => prop_assert_eq!(ours(&round), theirs(&decoded)),
-                (Err(error), decoded) => prop_assert_eq!(error, decoded.unwrap_err().to_string()),
-                (Ok(_), Err(error)) => prop_assert!(false, "not refused: {error}"),
-            }
-        }
-    }
-
-    #[test]
-    fn what_another_encoder_may_write_is_the_librarys() {
-        let one = DeviceSample { labels: BTreeMap::from([("a".into(), "1".into())]), ..DeviceSample::default() };
-        let part = |readings: Readings| DeviceSample { readings: Some(readings), ..one.clone() }.encode_to_vec();
-        let of = |id: u16, value: i64| {
-            let mut readings = Readings::default();
-            assert!(readings.set(id, Value::Int(value)));
-            readings
-        };
-        // A device in two pieces: protobuf puts them together, the later value counts.
-        let device = [part(of(203, 7)), part(of(203, 8))].concat();
-        let mut bytes = vec![0xa2, 0x01, u8::try_from(device.len()).unwrap()];
-        bytes.extend(device);
-        assert_eq!(Round::parts(&bytes), None);
-        let round = Round::read(bytes).unwrap();
-        let mut device = Device::default();
-        device.read::<false>(&round.bytes[round.devices[0].whole.clone()]).unwrap();
-        let mut readings = Vec::new();
-        device.readings.each(|id, value| readings.push((id, value)));
-        assert_eq!((&*readings, &*device.labels), (&[(203, Value::Int(8))][..], &[("a", "1")][..]));
-    }
 }

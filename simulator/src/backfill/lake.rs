@@ -17,8 +17,8 @@ use schemas::{
     HOUR_MS, Timestamp, Window,
     proto::{DeviceSample, ScrapeRound, Value},
     rows::{
-        Head, Rows, SampleColumns,
-        wire::{Device, Read},
+        Head, Rows, SampleColumns, ScrapeColumns,
+        wire::{Device, Envelope, Read},
     },
     tables,
 };
@@ -251,6 +251,7 @@ struct Samples<'a> {
     /// Nodes in the order of the table that are still to come, the next one last.
     nodes: Vec<usize>,
     columns: SampleColumns,
+    scrape_columns: ScrapeColumns,
     rows: Rows,
     scrapes: Rows,
     sizes: Vec<Size>,
@@ -268,6 +269,7 @@ impl<'a> Samples<'a> {
             hour: Window::new(hour, hour.plus_ms(HOUR_MS)).ok(),
             nodes,
             columns: SampleColumns::new(),
+            scrape_columns: ScrapeColumns::new(),
             rows: Rows::new(tables::get("gpu_samples")),
             scrapes: Rows::new(tables::get("scrapes")),
         }
@@ -315,7 +317,7 @@ impl<'a> Samples<'a> {
 
     fn node(&mut self, node: usize) {
         let ticks = self.rounds(node);
-        let Self { plan, agents, columns, rows, scrapes, sizes, .. } = self;
+        let Self { plan, agents, columns, scrape_columns, rows, scrapes, sizes, .. } = self;
         sizes.resize_with(ticks.clone().count(), Size::default);
         let mut observer = Observer::new(plan, node, agents);
         let mut listings = Listings::new(plan, node);
@@ -350,7 +352,7 @@ impl<'a> Samples<'a> {
             if observer.begin(tick, listing) {
                 observer.page_of(size, &lacks[round]);
             }
-            SampleColumns::scrape(&observer.head, on_page[round], None, scrapes);
+            scrape_columns.scrape(&Envelope::of(&observer.head), on_page[round], None, scrapes);
         }
     }
 

@@ -15,7 +15,7 @@ use lake::Lake;
 use schemas::{
     HOUR_MS, Timestamp, Window,
     proto::{Frame, Message as _, ScrapeRound, frame},
-    rows::{Rows, SampleColumns},
+    rows::{Rows, SampleColumns, ScrapeColumns, wire::Envelope},
     status::ScrapeStatus,
     tables,
 };
@@ -207,7 +207,7 @@ fn messages_come_late_and_twice_as_the_truth_lists_them_and_make_the_same_rows()
         let ScrapeRound { node, at_ms, .. } = round;
         times.entry((node.clone(), *at_ms)).or_default().push(message.delivered_ms - at_ms);
         if first.insert((node.clone(), *at_ms)) {
-            SampleColumns::others(round, round.devices.len(), None, &mut extra, &mut rejects, &mut scrapes);
+            ScrapeColumns::new().others(&Envelope::of(round), round.devices.len(), None, &mut extra, &mut rejects, &mut scrapes);
             for device in &round.devices {
                 SampleColumns::new().device(round, device, None, &mut samples);
             }
