@@ -148,3 +148,34 @@ impl Misprint {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::{DeviceRef, FleetSpec, Plan, state};
+
+    #[test]
+    fn numbers_are_the_readings_in_order_of_field_id() {
+        let path = format!("{}/../kwok-fleet/fleets/mixed.yaml", env!("CARGO_MANIFEST_DIR"));
+        let spec = FleetSpec::parse(&std::fs::read_to_string(path).unwrap()).unwrap();
+        let seed = spec.seed;
+        let plan = Plan::new(spec, seed).unwrap();
+        let at = plan.window().from().plus_ms(5_000_000);
+        let mut shapes = std::collections::BTreeSet::new();
+        for state in plan.devices().filter_map(|device: DeviceRef| state(&plan, device, at)) {
+            let (mut readings, mut fields) = (Readings::default(), Vec::new());
+            state.readings(&mut readings);
+            state.each(|field, unit, _| fields.push((field, unit)));
+            assert_eq!(fields.len(), FIELDS);
+            assert!(fields.windows(2).all(|two| two[0].0 < two[1].0), "{fields:?}");
+            let numbers = state.numbers();
+            let has = |at: usize| numbers.has >> at & 1 == 1;
+            let told = (0..FIELDS).filter(|at| has(*at)).map(|at| (fields[at].0, fields[at].1.value(numbers.of[at])));
+            assert_eq!(told.collect::<Vec<_>>(), readings.as_slice());
+            assert!((0..FIELDS).all(|at| has(at) || numbers.of[at] == 0));
+            shapes.insert(numbers.has);
+        }
+        assert!(shapes.len() >= 3, "whole boards with and without NVLink, and instances");
+    }
+}

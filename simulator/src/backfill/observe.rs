@@ -279,12 +279,14 @@ impl<'a> Observer<'a> {
         mut each: impl FnMut(&ScrapeRound, &DeviceSample, &[(u16, Value)], bool),
     ) -> bool {
         let Some(state) = self.walks[gpu].at(at) else { return false };
-        let (plan, node) = (self.plan, &self.plan.nodes()[self.node]);
+        let plan = self.plan;
+        let node = &plan.nodes()[self.node];
         let (device, sample) = (&node.devices[gpu], &mut self.sample);
         let shown = state.holder.filter(|_| plan.spec().exposition.pod_labels);
         let before = self.of.as_ref().filter(|of| of.gpu == gpu);
-        let same = [before.is_some(), before.is_some_and(|of| Rc::ptr_eq(&of.listing, listing)), before.is_some_and(|of| of.shown == shown)];
-        let [same_device, same_listing, same_shown] = same;
+        let same_device = before.is_some();
+        let same_listing = before.is_some_and(|of| Rc::ptr_eq(&of.listing, listing));
+        let same_shown = before.is_some_and(|of| of.shown == shown);
         let mut changed = !same_device;
         if !same_device {
             let hostname = if self.printed_hostname { &*node.name } else { "" };
@@ -368,4 +370,155 @@ fn hold(sample: &mut DeviceSample, listing: &Listing) -> bool {
         (sample.owner_source, sample.join_reason) = (source.to_owned(), reason.to_owned());
     }
     changed
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::sync::Arc;
+
+    use exporter::{Device, Page, Renderer, Value as Shown, xid};
+    use schemas::catalogue::{Reading, id::XID_ERRORS};
+
+    use super::*;
+    use crate::{
+        FleetSpec,
+        backfill::{at, ticks},
+        spec::{Hostname, Rate},
+        state,
+    };
+
+    /// An example fleet with much dirt.
+    fn plan(name: &str, hours: u32, hostname: Hostname) -> Plan {
+        let path = format!("{}/../kwok-fleet/fleets/{name}.yaml", env!("CARGO_MANIFEST_DIR"));
+        let mut spec = FleetSpec::parse(&std::fs::read_to_string(path).unwrap()).unwrap();
+        (spec.hours, spec.exposition.hostname) = (hours, hostname);
+        (spec.faults.blanks, spec.faults.out_of_range) = (Rate(60_000), Rate(60_000));
+        let seed = spec.seed;
+        Plan::new(spec, seed).unwrap()
+    }
+
+    /// What an agent makes of one device of a page, looked at alone.
+    fn afresh(plan: &Plan, node: &NodePlan, device: &Device, listing: &Listing) -> (DeviceSample, Vec<(u16, Value)>) {
+        let (mut sample, mut readings) = (DeviceSample::default(), Vec::new());
+        let hostname = if serve::style(plan).hostname == HostnameLabel::Absent { "" } else { &*node.name };
+        identify(&mut sample, &device.identity, hostname, plan.collectors());
+        hold(&mut sample, listing);
+        if let Some(attributes) = &device.attributes {
+            let label = |name: &str| attributes.iter().find(|(key, _)| *key == name).unwrap().1;
+            let (namespace, pod) = (label("namespace"), label("pod"));
+            sample.label_disagrees = sample.holders.iter().all(|holder| holder.namespace != namespace || holder.pod != pod);
+        }
+        for &(id, shown) in device.readings.as_slice() {
+            let Some(field) = plan.printed.field(id) else { continue };
+            let (whole, number) = match shown {
+                Shown::Int(value) => (Some(value.into()), value as f64),
+                Shown::Float(value) => (None, value),
+            };
+            let (value, fault) = match field.read_number(whole, number, device.identity.instance.is_some()) {
+                Reading::Int(value) => (Some(Value::Int(value)), None),
+                Reading::Ratio(value) => (Some(Value::Float(value as f32)), None),
+                Reading::Clipped(value, fault) => (Some(Value::Float(value as f32)), Some(fault)),
+                Reading::Invalid(fault) => (None, Some(fault)),
+            };
+            readings.extend(value.map(|value| (id, value)));
+            sample.faults.extend(fault.map(|fault| (id.into(), fault.as_str().to_owned())));
+            if let (XID_ERRORS, Some(Value::Int(code))) = (id, value) {
+                sample.xid_message = xid::message(code).to_owned();
+            }
+        }
+        (sample, readings)
+    }
+
+    /// What was seen of a fleet's samples.
+    #[derive(Debug, Default)]
+    struct Seen {
+        samples: usize,
+        unchanged: usize,
+        faults: usize,
+        /// With the faults of the sample before.
+        faults_again: usize,
+        disagree: usize,
+        xids: usize,
+        absent: usize,
+    }
+
+    /// Has an observer read devices in the order of `order`, and compares what it says each time with a look afresh.
+    fn check(plan: &Plan, node: usize, order: &[(usize, usize)], rounds: &[(i64, Rc<Listing>, Page)], seen: &mut Seen) {
+        let agents = Agents::default();
+        let mut observer = Observer::new(plan, node, &agents);
+        let planned = &plan.nodes()[node];
+        let mut sizes = vec![Size::default(); rounds.len()];
+        let mut before: Option<(usize, [String; 3], DeviceSample)> = None;
+        for &(gpu, round) in order {
+            let (tick, listing, page) = &rounds[round];
+            observer.stamp(*tick);
+            let identity = &planned.devices[gpu].identity;
+            let expected = page.devices().iter().find(|device| Arc::ptr_eq(&device.identity, identity));
+            let mut called = 0;
+            let each = |head: &ScrapeRound, sample: &DeviceSample, readings: &[(u16, Value)], unchanged: bool| {
+                called += 1;
+                let (of_page, read) = afresh(plan, planned, expected.unwrap(), listing);
+                assert_eq!((sample, readings), (&of_page, &*read), "{} at {tick}", planned.name);
+                let head = [head.cluster.clone(), head.node.clone(), head.source.clone()];
+                let same = before.as_ref().is_some_and(|before| (before.0, &before.1, &before.2) == (gpu, &head, sample));
+                assert_eq!(unchanged, same, "{} at {tick}: {before:?}, then {sample:?}", planned.name);
+                seen.samples += 1;
+                seen.unchanged += usize::from(unchanged);
+                seen.faults += usize::from(!sample.faults.is_empty());
+                seen.faults_again += usize::from(unchanged && !sample.faults.is_empty());
+                seen.disagree += usize::from(sample.label_disagrees);
+                seen.xids += usize::from(!sample.xid_message.is_empty());
+                before = Some((gpu, head, sample.clone()));
+            };
+            let has = observer.device(gpu, at(plan, *tick), listing, &mut sizes[round], each);
+            assert_eq!((has, called), (expected.is_some(), usize::from(has)));
+            seen.absent += usize::from(!has);
+        }
+        let mut renderer = Renderer::new(plan.collectors().clone(), serve::style(plan));
+        for ((_, _, page), size) in rounds.iter().zip(&sizes) {
+            let mut text = Vec::new();
+            renderer.render(page, &mut text);
+            let series = text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty() && line[0] != b'#').count();
+            assert_eq!((size.bytes, size.series), (text.len() as u64, series as u64));
+        }
+    }
+
+    #[test]
+    fn what_is_kept_from_instant_to_instant_is_what_is_read_afresh() {
+        let mut all = Seen::default();
+        for (name, hours, hostname) in
+            [("small", 2, Hostname::Classic), ("mixed", 3, Hostname::Lower), ("repairs", 3, Hostname::Absent)]
+        {
+            let plan = plan(name, hours, hostname);
+            let mut seen = Seen::default();
+            for (node, planned) in plan.nodes().iter().enumerate() {
+                let mut listings = Listings::new(&plan, node);
+                let round = |tick: i64| {
+                    let (at, mut page) = (at(&plan, tick), Page::new());
+                    state::read_node(&plan, node, at, &mut page);
+                    plan.no_page(node, at).is_none().then(|| (tick, listings.at(at), page))
+                };
+                let rounds: Vec<(i64, Rc<Listing>, Page)> = ticks(&plan, plan.window()).filter_map(round).collect();
+                let gpus = 0..planned.devices.len();
+                // As the lake has them, and as messages have.
+                let by_device: Vec<_> = gpus.clone().flat_map(|gpu| (0..rounds.len()).map(move |at| (gpu, at))).collect();
+                let by_round: Vec<_> = (0..rounds.len()).flat_map(|at| gpus.clone().map(move |gpu| (gpu, at))).collect();
+                check(&plan, node, &by_device, &rounds, &mut seen);
+                check(&plan, node, &by_round, &rounds, &mut Seen::default());
+            }
+            assert!(seen.unchanged * 2 > seen.samples && seen.unchanged < seen.samples, "{name}: {seen:?}");
+            let Seen { faults, faults_again, disagree, xids, absent, .. } = seen;
+            all = Seen {
+                faults: all.faults + faults,
+                faults_again: all.faults_again + faults_again,
+                disagree: all.disagree + disagree,
+                xids: all.xids + xids,
+                absent: all.absent + absent,
+                ..all
+            };
+        }
+        let Seen { faults, faults_again, disagree, xids, absent, .. } = all;
+        assert!([faults, faults_again, disagree, xids, absent].iter().all(|count| *count > 10), "{all:?}");
+    }
 }
