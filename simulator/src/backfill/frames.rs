@@ -129,7 +129,7 @@ impl<'a> Node<'a> {
         Self {
             plan,
             observer: Observer::new(plan, node, agents),
-            listings: Listings::new(plan, node),
+            listings: Listings::new(plan, node, i64::MIN..i64::MAX),
             walk: Walk::new(plan, node),
             node,
             first: Dating::of(plan, &plan.nodes()[node]).first,

@@ -320,7 +320,7 @@ impl<'a> Samples<'a> {
         let Self { plan, agents, columns, scrape_columns, rows, scrapes, sizes, .. } = self;
         sizes.resize_with(ticks.clone().count(), Size::default);
         let mut observer = Observer::new(plan, node, agents);
-        let mut listings = Listings::new(plan, node);
+        let mut listings = Listings::new(plan, node, at(plan, ticks.start).ms()..at(plan, ticks.end).ms());
         let listings: Vec<Rc<Listing>> = ticks.clone().map(|tick| listings.at(at(plan, tick))).collect();
         sizes.iter_mut().for_each(Size::clear);
         let devices = &plan.nodes()[node].devices;

@@ -4,6 +4,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ops::Range,
     rc::Rc,
 };
 
@@ -60,11 +61,13 @@ pub(super) struct Listings<'a> {
 }
 
 impl<'a> Listings<'a> {
-    pub fn new(plan: &'a Plan, node: usize) -> Self {
-        let NodePlan { devices, .. } = &plan.nodes()[node];
-        let mut changes: Vec<i64> = devices.iter().flat_map(|d| &d.held).flat_map(|held| [held.named, held.until]).collect();
+    /// Those in `times`: of what is before or after, nothing is to be asked.
+    pub fn new(plan: &'a Plan, node: usize, times: Range<i64>) -> Self {
+        let NodePlan { devices, spells, .. } = &plan.nodes()[node];
+        let held = devices.iter().flat_map(|device| &device.held).flat_map(|held| [held.named, held.until]);
         // What changes while a node is silent is heard of after it.
-        changes.extend(plan.nodes()[node].spells.iter().filter(|spell| spell.silent()).flat_map(|spell| [spell.from, spell.to]));
+        let silence = spells.iter().filter(|spell| spell.silent()).flat_map(|spell| [spell.from, spell.to]);
+        let mut changes: Vec<i64> = held.chain(silence).filter(|change| times.contains(change)).collect();
         changes.sort_unstable();
         changes.dedup();
         let mut gpus: BTreeMap<String, NodeGpu> = BTreeMap::new();
@@ -488,12 +491,12 @@ mod tests {
     fn what_is_kept_from_instant_to_instant_is_what_is_read_afresh() {
         let mut all = Seen::default();
         for (name, hours, hostname) in
-            [("small", 2, Hostname::Classic), ("mixed", 3, Hostname::Lower), ("repairs", 3, Hostname::Absent)]
+            [("small", 2, Hostname::Classic), ("mixed", 3, Hostname::Lower), ("repairs", 6, Hostname::Absent)]
         {
             let plan = plan(name, hours, hostname);
             let mut seen = Seen::default();
             for (node, planned) in plan.nodes().iter().enumerate() {
-                let mut listings = Listings::new(&plan, node);
+                let mut listings = Listings::new(&plan, node, i64::MIN..i64::MAX);
                 let round = |tick: i64| {
                     let (at, mut page) = (at(&plan, tick), Page::new());
                     state::read_node(&plan, node, at, &mut page);

@@ -28,7 +28,7 @@ use simulator::{
     spec::{Delivery, NoPage, Rate, Span},
 };
 
-use crate::{spec, text, ticks};
+use crate::{spec, text};
 
 /// The small fleet with late and repeated rounds.
 fn plan() -> Arc<Plan> {
