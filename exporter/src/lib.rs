@@ -9,16 +9,18 @@
 //!
 //! The simulator is a [`Source`]; the one that reads NVML, and the `strandline-exporter` binary around it, are not built yet.
 //!
-//! Modules in reading order: [`source`], [`collectors`], [`render`], [`number`], [`xid`], [`serve`].
+//! Modules in reading order: [`source`], [`collectors`], [`render`], [`number`], [`xid`], [`size`], [`serve`].
 
 pub mod collectors;
 pub mod number;
 pub mod render;
 pub mod serve;
+pub mod size;
 pub mod source;
 pub mod xid;
 
 pub use collectors::{Collectors, CollectorsError};
-pub use render::{HostnameLabel, Renderer, Size, Style};
+pub use render::{HostnameLabel, Renderer, Style};
 pub use serve::{Pages, router};
+pub use size::{Lines, Size};
 pub use source::{Attributes, Device, Identity, Instance, Page, ReadError, Readings, Source, Value};

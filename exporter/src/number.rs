@@ -15,17 +15,14 @@ pub fn integer_len(value: i64) -> usize {
     usize::from(value < 0) + value.unsigned_abs().checked_ilog10().map_or(1, |log| log as usize + 1)
 }
 
+const MILLION: u64 = 1_000_000;
+
 /// Appends `value` with six decimals, the last rounded to nearest of the exact binary value, ties to even: C's `%f`.
 pub fn six_decimals(value: f64, out: &mut Vec<u8>) {
-    const MILLION: u64 = 1_000_000;
-    let scaled = value.abs() * 1e6;
-    let nearest = scaled.round();
-    // The product is off by at most an ulp/2 of `scaled`, below 0.01 up to 1e14: only near a tie could it mislead.
-    if nearest < 1e14 && (scaled - nearest).abs() < 0.48 {
+    if let Some(units) = millionths(value) {
         if value.is_sign_negative() {
             out.push(b'-');
         }
-        let units = nearest as u64;
         digits(units / MILLION, 1, out);
         out.push(b'.');
         digits(units % MILLION, 6, out);
@@ -41,14 +38,21 @@ pub fn six_decimals(value: f64, out: &mut Vec<u8>) {
     }
 }
 
-/// Bytes that [`six_decimals`] appends; none where that hangs on the digits themselves.
+/// Bytes that [`six_decimals`] appends; none where only printing tells.
 pub fn six_decimals_len(value: f64) -> Option<usize> {
-    let scaled = value.abs() * 1e6;
-    let nearest = scaled.round();
-    // As there: near a tie, and where it is not finite, only printing tells.
-    let plain = nearest < 1e14 && (scaled - nearest).abs() < 0.48;
     // Whole digits, the point and six more.
-    plain.then(|| usize::from(value.is_sign_negative()) + integer_len(nearest as i64 / 1_000_000) + 7)
+    millionths(value).map(|units| usize::from(value.is_sign_negative()) + integer_len((units / MILLION) as i64) + 7)
+}
+
+/// The nearest whole number of millionths to the value without its sign; none where it is not plain which that is.
+fn millionths(value: f64) -> Option<u64> {
+    let scaled = value.abs() * 1e6;
+    if !(scaled < 1e14) {
+        return None;
+    }
+    // The product is off by at most an ulp/2 of `scaled`, below 0.01, and so is the sum: only near a tie could they mislead.
+    let nearest = (scaled + 0.5) as i64;
+    ((scaled - nearest as f64).abs() < 0.48).then_some(nearest as u64)
 }
 
 const PAIRS: &[u8; 200] = b"00010203040506070809\

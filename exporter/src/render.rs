@@ -30,28 +30,6 @@ pub struct Style {
     pub hostname: HostnameLabel,
 }
 
-/// How large a page's text is, measured device by device with [`Renderer::measure`].
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Size {
-    /// Bytes.
-    pub bytes: u64,
-    /// Lines that are samples.
-    pub series: u64,
-    /// For each family: whether its head is counted.
-    begun: Vec<bool>,
-}
-
-impl Size {
-    /// Nothing measured yet; memory is kept.
-    pub fn clear(&mut self) {
-        (self.bytes, self.series) = (0, 0);
-        self.begun.clear();
-    }
-}
-
-/// Host name, identity and attributes: what labels are made of.
-type Measured = (Option<Arc<str>>, Arc<Identity>, Option<Arc<Attributes>>);
-
 /// Prints pages. Its memory is reused from page to page.
 #[derive(Debug)]
 pub struct Renderer {
@@ -63,21 +41,17 @@ pub struct Renderer {
     spans: Vec<[usize; 3]>,
     /// For each device: its next reading.
     next: Vec<usize>,
-    scratch: Vec<u8>,
-    /// The one device that `blocks` is of, where it was measured last.
-    measured: Option<Measured>,
 }
 
 impl Renderer {
     /// A renderer of the families of `collectors`.
     pub fn new(collectors: Arc<Collectors>, style: Style) -> Self {
-        Self { collectors, style, blocks: Vec::new(), spans: Vec::new(), next: Vec::new(), scratch: Vec::new(), measured: None }
+        Self { collectors, style, blocks: Vec::new(), spans: Vec::new(), next: Vec::new() }
     }
 
     /// Appends the page's text to `out`: families by field id, each with its devices in the page's order. A family that no
     /// device has a reading of is not there; a reading that no collector asks for is not printed.
     pub fn render(&mut self, page: &Page, out: &mut Vec<u8>) {
-        self.measured = None;
         self.label_blocks(page);
         self.next.clear();
         self.next.resize(page.devices().len(), 0);
@@ -112,110 +86,66 @@ impl Renderer {
         }
     }
 
-    /// Adds to `size` what the devices of `page` add to a page's text, without printing it. The size of a page is that of its
-    /// devices together, however they are shared out over calls.
-    pub fn measure(&mut self, page: &Page, size: &mut Size) {
-        // One device measured time after time has the same labels.
-        let same = |device: &Device| {
-            let (hostname, identity, attributes) = self.measured.as_ref()?;
-            let alike = match (attributes, &device.attributes) {
-                (Some(a), Some(b)) => Arc::ptr_eq(a, b),
-                (None, None) => true,
-                _ => false,
-            };
-            Some(alike && Arc::ptr_eq(identity, &device.identity) && hostname.as_deref() == page.hostname())
-        };
-        let known = matches!(page.devices(), [only] if same(only) == Some(true));
-        if !known {
-            self.label_blocks(page);
-            self.measured = match page.devices() {
-                [only] => Some((page.hostname().map(Into::into), only.identity.clone(), only.attributes.clone())),
-                _ => None,
-            };
-        }
-        size.begun.resize(self.collectors.families().len(), false);
-        for (at, device) in page.devices().iter().enumerate() {
-            let [begin, attributes, end] = self.spans[at];
-            let mut readings = device.readings.as_slice().iter().peekable();
-            for (family, begun) in self.collectors.families().iter().zip(&mut size.begun) {
-                while readings.next_if(|(field, _)| *field < family.field).is_some() {}
-                let Some((_, value)) = readings.next_if(|(field, _)| *field == family.field) else { continue };
-                if !std::mem::replace(begun, true) {
-                    size.bytes += family.head.len() as u64;
-                }
-                let block = if family.field == XID_ERRORS {
-                    self.scratch.clear();
-                    xid_attributes(device, *value, &mut self.scratch);
-                    attributes - begin + self.scratch.len()
-                } else {
-                    end - begin
-                };
-                let digits = match value {
-                    Value::Int(value) => number::integer_len(*value),
-                    Value::Float(value) => number::six_decimals_len(*value).unwrap_or_else(|| {
-                        self.scratch.clear();
-                        number::six_decimals(*value, &mut self.scratch);
-                        self.scratch.len()
-                    }),
-                };
-                // `} ` before the number, a line feed after it.
-                size.bytes += (family.name.len() + block + digits + 3) as u64;
-                size.series += 1;
-            }
-        }
-    }
-
     /// Each device's labels up to the closing brace; they are the same in all families but XID_ERRORS.
     fn label_blocks(&mut self, page: &Page) {
         self.blocks.clear();
         self.spans.clear();
-        let hostname = page.hostname().and_then(|name| match self.style.hostname {
-            HostnameLabel::Lower => Some(("hostname", name)),
-            HostnameLabel::Classic => Some(("Hostname", name)),
-            HostnameLabel::Absent => None,
-        });
-        let out = &mut self.blocks;
-        for device in page.devices() {
-            let identity = &device.identity;
-            let begin = out.len();
-            out.extend_from_slice(b"{gpu=\"");
-            number::integer(identity.gpu.into(), out);
-            out.push(b'"');
-            label("UUID", &identity.uuid, out);
-            label("pci_bus_id", &identity.pci_bus_id, out);
-            out.extend_from_slice(b",device=\"nvidia");
-            number::integer(identity.gpu.into(), out);
-            out.push(b'"');
-            label("modelName", &identity.model, out);
-            if let Some(instance) = &identity.instance {
-                label("GPU_I_PROFILE", &instance.profile, out);
-                out.extend_from_slice(b",GPU_I_ID=\"");
-                number::integer(instance.id.into(), out);
-                out.push(b'"');
-            }
-            if let Some((name, value)) = hostname {
-                label(name, value, out);
-            }
-            for (name, field) in self.collectors.labels() {
-                if let Some((_, value)) = identity.texts.iter().find(|(id, _)| id == field) {
-                    label(name, value, out);
-                }
-            }
-            let attributes = out.len();
-            for (name, value) in device.attributes.iter().flat_map(|attributes| attributes.iter()) {
-                label(name, value, out);
-            }
-            self.spans.push([begin, attributes, out.len()]);
+        let Self { collectors, style, blocks, spans, .. } = self;
+        for Device { identity, attributes, .. } in page.devices() {
+            let begin = blocks.len();
+            let attributes = labels(collectors, *style, page.hostname(), identity, attributes.as_deref(), blocks);
+            spans.push([begin, attributes, blocks.len()]);
         }
     }
 }
 
+/// A device's labels up to the closing brace; comes back with where in `out` its attributes begin.
+pub(crate) fn labels(
+    collectors: &Collectors,
+    style: Style,
+    hostname: Option<&str>,
+    identity: &Identity,
+    attributes: Option<&Attributes>,
+    out: &mut Vec<u8>,
+) -> usize {
+    let hostname = hostname.and_then(|name| match style.hostname {
+        HostnameLabel::Lower => Some(("hostname", name)),
+        HostnameLabel::Classic => Some(("Hostname", name)),
+        HostnameLabel::Absent => None,
+    });
+    out.extend_from_slice(b"{gpu=\"");
+    number::integer(identity.gpu.into(), out);
+    out.push(b'"');
+    label("UUID", &identity.uuid, out);
+    label("pci_bus_id", &identity.pci_bus_id, out);
+    out.extend_from_slice(b",device=\"nvidia");
+    number::integer(identity.gpu.into(), out);
+    out.push(b'"');
+    label("modelName", &identity.model, out);
+    if let Some(instance) = &identity.instance {
+        label("GPU_I_PROFILE", &instance.profile, out);
+        out.extend_from_slice(b",GPU_I_ID=\"");
+        number::integer(instance.id.into(), out);
+        out.push(b'"');
+    }
+    if let Some((name, value)) = hostname {
+        label(name, value, out);
+    }
+    for (name, field) in collectors.labels() {
+        if let Some((_, value)) = identity.texts.iter().find(|(id, _)| id == field) {
+            label(name, value, out);
+        }
+    }
+    let begin = out.len();
+    for (name, value) in attributes.iter().flat_map(|attributes| attributes.iter()) {
+        label(name, value, out);
+    }
+    begin
+}
+
 /// A device's attributes with the two of XID_ERRORS among them, in order of their names.
 fn xid_attributes(device: &Device, value: Value, out: &mut Vec<u8>) {
-    let code = match value {
-        Value::Int(code) => code,
-        Value::Float(code) => code as i64,
-    };
+    let code = xid::code(value);
     let own = [("err_code", code.to_string()), ("err_msg", xid::message(code).to_owned())];
     let mut own = own.iter().map(|(name, value)| (*name, value.as_str())).peekable();
     for (name, text) in device.attributes.iter().flat_map(|attributes| attributes.iter()) {
@@ -228,7 +158,7 @@ fn xid_attributes(device: &Device, value: Value, out: &mut Vec<u8>) {
 }
 
 /// `,name="value"` with the value escaped.
-fn label(name: &str, value: &str, out: &mut Vec<u8>) {
+pub(crate) fn label(name: &str, value: &str, out: &mut Vec<u8>) {
     out.push(b',');
     out.extend_from_slice(name.as_bytes());
     out.extend_from_slice(b"=\"");

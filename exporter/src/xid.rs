@@ -1,5 +1,15 @@
 //! Texts of XID codes, as NVIDIA's list of XIDs calls them.
 
+use crate::source::Value;
+
+/// The code that a reading of XID_ERRORS is.
+pub(crate) const fn code(value: Value) -> i64 {
+    match value {
+        Value::Int(code) => code,
+        Value::Float(code) => code as i64,
+    }
+}
+
 /// What XID `code` means, for the label `err_msg`. Codes that we have no text for read `Unknown Error`.
 pub const fn message(code: i64) -> &'static str {
     match code {

@@ -63,25 +63,30 @@ pub(crate) fn read(path: &Path) -> Result<Collectors, LoadError> {
 #[derive(Debug)]
 pub(crate) struct Printed {
     pub collectors: Arc<Collectors>,
-    /// By field id.
-    fields: Vec<Option<&'static Field>>,
+    /// By field id, with the number of its family.
+    fields: Vec<Option<(usize, &'static Field)>>,
 }
 
 impl Printed {
     pub fn new(collectors: Arc<Collectors>) -> Self {
         let mut fields = Vec::new();
-        let known = collectors.families().iter().filter_map(|family| catalogue::by_id(family.field));
-        for (field, id) in known.filter_map(|field| Some((field, usize::from(field.id?)))) {
+        let known = collectors.families().iter().enumerate().filter_map(|(at, of)| Some((at, catalogue::by_id(of.field)?)));
+        for (family, field, id) in known.filter_map(|(family, field)| Some((family, field, usize::from(field.id?)))) {
             if fields.len() <= id {
                 fields.resize(id + 1, None);
             }
-            fields[id] = Some(field);
+            fields[id] = Some((family, field));
         }
         Self { collectors, fields }
     }
 
     /// What the catalogue says of a field, where pages print it.
     pub fn field(&self, id: u16) -> Option<&'static Field> {
+        self.family(id).map(|(_, field)| field)
+    }
+
+    /// The same, behind which of the families it is.
+    pub fn family(&self, id: u16) -> Option<(usize, &'static Field)> {
         self.fields.get(usize::from(id)).copied().flatten()
     }
 }

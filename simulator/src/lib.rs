@@ -14,7 +14,7 @@
 //! The library behind NVML's C interface is a crate of its own in `nvml/`; [`nvml`] is what it has in common with the command.
 //!
 //! Modules in reading order: [`spec`], [`seed`], [`accelerator`], [`mig`], `calendar`, [`shape`], `schedule`, [`fault`], `work`,
-//! `activity`, `timeline`, [`exposition`], [`plan`], [`state`](mod@state), [`api`], [`truth`](mod@truth), [`clock`], [`serve`], [`podres`],
+//! `activity`, `timeline`, [`exposition`], [`plan`], [`state`](mod@state), `readings`, [`api`], [`truth`](mod@truth), [`clock`], [`serve`], [`podres`],
 //! [`nvml`], [`explain`].
 
 pub mod accelerator;
@@ -34,6 +34,7 @@ pub mod objects;
 pub mod plan;
 pub mod podres;
 pub mod presets;
+mod readings;
 pub mod replay;
 mod schedule;
 pub mod seed;

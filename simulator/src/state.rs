@@ -1,17 +1,17 @@
-//! What a device reads at an instant: the physics as readings, and the page of a node.
+//! What a device is like at an instant, and the page of a node.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
-use exporter::{Collectors, Identity, Page, ReadError, Readings, Source, Value};
+use exporter::{Collectors, Identity, Page, ReadError, Source};
 use schemas::Timestamp;
 
 use crate::{
     accelerator::Board,
     clock::SimClock,
-    fault::{self, Misprint},
+    fault,
     plan::{BoardPlan, BoardSums, DevicePlan, DeviceRef, NodePlan, Plan},
     spec::{FleetSpec, Hostname},
-    timeline::{self, Hour, Now},
+    timeline::{self, Heat, Hour, Integrals, Now},
 };
 
 /// A device at an instant, as it is; misprints of its page are not in it. Ratios in parts per million. Of a MIG instance the
@@ -123,23 +123,29 @@ impl std::ops::Deref for GpuState {
 /// Bytes a second of one NVLink in one direction.
 const NVLINK_BYTES: i64 = 26_562_000_000;
 
-/// State of one device at `at`; none of a product that nobody reads, nor of a board that is not there. Equal plans give equal states on every machine, whatever
-/// was asked before.
+/// State of one device at `at`; none of a product that nobody reads, nor of a board that is not there. Equal plans give equal
+/// states on every machine, whatever was asked before.
 ///
 /// Before the fleet's start it is as at the start; after its planned end nothing new happens.
 pub fn state(plan: &Plan, device: DeviceRef, at: Timestamp) -> Option<GpuState> {
-    let node = &plan.nodes()[device.node];
-    let board = plan.board(device);
-    let board = BoardNow::of(board, node, plan, at.ms(), |device| plan.hour(device, plan.hour_index(at.ms())))?;
-    Some(board.device(plan, node, device.gpu))
+    let (node, board, at) = (&plan.nodes()[device.node], plan.board(device), at.ms());
+    let hours = hours(plan, node, board, at)?;
+    let mut own = None;
+    let state = board_at(plan, node, board, at, hours.iter().map(|hour| hour.read(at)), |gpu, now| {
+        if gpu == device.gpu {
+            own = Some(now);
+        }
+    })?;
+    let planned = &node.devices[device.gpu];
+    Some(device_now(planned, board.board.as_ref()?, state, &own?, shown(plan, planned, at).0))
 }
 
 /// State of a node's board `board` (index of [`NodePlan::boards`]) at `at`; none of a product that nobody reads, nor where it is
 /// not there.
 pub fn board_state(plan: &Plan, node: usize, board: usize, at: Timestamp) -> Option<BoardState> {
-    let node = &plan.nodes()[node];
-    let hour = |device: &DevicePlan| plan.hour(device, plan.hour_index(at.ms()));
-    BoardNow::of(&node.boards[board], node, plan, at.ms(), hour).map(|board| board.state)
+    let (node, at) = (&plan.nodes()[node], at.ms());
+    let hours = hours(plan, node, &node.boards[board], at)?;
+    board_at(plan, node, &node.boards[board], at, hours.iter().map(|hour| hour.read(at)), |_, _| {})
 }
 
 /// A walk through one device's time: [`state`], bit by bit, in amortised constant time where instants ascend. It keeps the
@@ -148,81 +154,100 @@ pub fn board_state(plan: &Plan, node: usize, board: usize, at: Timestamp) -> Opt
 pub struct Walk<'a> {
     plan: &'a Plan,
     device: DeviceRef,
-    /// One for each device of the board.
-    hours: Vec<Option<Arc<Hour>>>,
+    /// One for each device of the board, with where in it the walk was last.
+    hours: Vec<(Hour, usize)>,
+    /// The pod that its page shows, and in which time.
+    shown: (Option<usize>, Range<i64>),
 }
 
 impl Plan {
     /// A walk through the time of `device`.
     pub fn walk(&self, device: DeviceRef) -> Walk<'_> {
-        Walk { plan: self, device, hours: vec![None; self.board(device).devices.len()] }
+        Walk { plan: self, device, hours: Vec::new(), shown: (None, 0..0) }
     }
 }
 
 impl Walk<'_> {
     /// State of the device at `at`, as [`state`] has it.
     pub fn at(&mut self, at: Timestamp) -> Option<GpuState> {
-        let (plan, node) = (self.plan, &self.plan.nodes()[self.device.node]);
-        let board = plan.board(self.device);
-        let index = plan.hour_index(at.ms());
-        let mut hours = self.hours.iter_mut();
-        let hour = |device: &DevicePlan| {
-            let kept = hours.next()?;
-            if kept.as_ref().is_none_or(|hour| hour.index != index) {
-                *kept = Some(Arc::new(plan.lay(device, device.track.as_ref()?, index)));
+        let (plan, node, at) = (self.plan, &self.plan.nodes()[self.device.node], at.ms());
+        let (device, board) = (&node.devices[self.device.gpu], plan.board(self.device));
+        let constants = board.board.as_ref().filter(|_| board.answers(at))?;
+        let index = plan.hour_index(at);
+        if self.hours.first().is_none_or(|(hour, _)| hour.index != index) {
+            let devices = node.devices[board.devices.clone()].iter();
+            let laid = devices.map(|device| Some((plan.lay(device, device.track.as_ref()?, index), 0)));
+            self.hours = laid.collect::<Option<_>>()?;
+        }
+        if !self.shown.1.contains(&at) {
+            let (pod, until) = shown(plan, device, at);
+            self.shown = (pod, at..until);
+        }
+        let mut own = None;
+        let reads = self.hours.iter_mut().map(|(hour, last)| hour.read_from(last, at));
+        let state = board_at(plan, node, board, at, reads, |gpu, now| {
+            if gpu == self.device.gpu {
+                own = Some(now);
             }
-            kept.clone()
-        };
-        let board = BoardNow::of(board, node, plan, at.ms(), hour)?;
-        Some(board.device(plan, node, self.device.gpu))
+        })?;
+        Some(device_now(device, constants, state, &own?, self.shown.0))
     }
 }
 
-/// A board at an instant, with what each of its devices does.
-struct BoardNow<'a> {
+/// The hour of each device of a board that holds `at`, in their order; none where nobody reads the board at `at`.
+fn hours(plan: &Plan, node: &NodePlan, board: &BoardPlan, at: i64) -> Option<Vec<Arc<Hour>>> {
+    if board.board.is_none() || !board.answers(at) {
+        return None;
+    }
+    let index = plan.hour_index(at);
+    node.devices[board.devices.clone()].iter().map(|device| plan.hour(device, index)).collect()
+}
+
+/// A board at `at`, from what each of its devices does then; `each` hears of every one, by index of [`NodePlan::devices`]. None
+/// of a product that nobody reads.
+#[inline]
+fn board_at<'h>(
+    plan: &Plan,
+    node: &NodePlan,
+    board: &BoardPlan,
     at: i64,
-    plan: &'a BoardPlan,
-    board: Board,
-    state: BoardState,
-    devices: Vec<Now>,
+    devices: impl Iterator<Item = (Now<'h>, Integrals)>,
+    mut each: impl FnMut(usize, Now<'h>),
+) -> Option<BoardState> {
+    let constants = board.board.as_ref()?;
+    let mut all = Together { sums: BoardSums::idle(plan, board, at), ..Together::default() };
+    for (gpu, (now, integrals)) in board.devices.clone().zip(devices) {
+        all.add(&node.devices[gpu], &now, &integrals);
+        each(gpu, now);
+    }
+    Some(board_now(board, constants, &all, node.devices[board.devices.start].instance.is_some(), at))
 }
 
-impl<'a> BoardNow<'a> {
-    /// `hour` gives the hour of each device of the board that holds `at`, in their order.
-    fn of(
-        plan: &'a BoardPlan,
-        node: &NodePlan,
-        fleet: &Plan,
-        at: i64,
-        mut hour: impl FnMut(&DevicePlan) -> Option<Arc<Hour>>,
-    ) -> Option<Self> {
-        let board = plan.board?;
-        if !plan.answers(at) {
-            return None;
-        }
-        let mut devices = Vec::with_capacity(plan.devices.len());
-        let mut sums = BoardSums::idle(fleet, plan, at);
-        for device in &node.devices[plan.devices.clone()] {
-            let (now, integrals) = hour(device)?.read(at);
-            sums.add(device, &integrals);
-            devices.push(now);
-        }
-        let mig = node.devices[plan.devices.start].instance.is_some();
-        let state = board_now(plan, &board, &devices, sums, mig, at);
-        Some(Self { at, plan, board, state, devices })
-    }
+/// What the devices of a board come to.
+#[derive(Default)]
+struct Together {
+    resident: bool,
+    capped: bool,
+    heat: Heat,
+    power_mw: i64,
+    fb_used_mib: i64,
+    sums: BoardSums,
+}
 
-    /// Device `at` of the node, which is on this board.
-    fn device(&self, plan: &Plan, node: &NodePlan, at: usize) -> GpuState {
-        let device = &node.devices[at];
-        device_now(plan, device, &self.board, self.state, &self.devices[at - self.plan.devices.start], self.at)
+impl Together {
+    fn add(&mut self, device: &DevicePlan, now: &Now<'_>, integrals: &Integrals) {
+        self.resident |= now.level.activity.resident;
+        self.capped |= now.level.capped;
+        self.heat.gpu_mc += now.heat.gpu_mc;
+        self.heat.mem_mc += now.heat.mem_mc;
+        self.power_mw += now.power_mw();
+        self.fb_used_mib += now.level.fb_used_mib;
+        self.sums.add(device, integrals);
     }
 }
 
-fn board_now(plan: &BoardPlan, board: &Board, devices: &[Now], sums: BoardSums, mig: bool, at: i64) -> BoardState {
-    let sum = |of: fn(&Now) -> i64| devices.iter().map(of).sum::<i64>();
-    let resident = devices.iter().any(|now| now.level.activity.resident);
-    let capped = devices.iter().any(|now| now.level.capped);
+fn board_now(plan: &BoardPlan, board: &Board, all: &Together, mig: bool, at: i64) -> BoardState {
+    let (resident, capped, sums) = (all.resident, all.capped, all.sums);
     let reset = plan.reset_before(at);
     let since = reset.map_or(plan.booted, |(reset, _)| reset);
     let before = reset.map_or(BoardSums { energy_uj: -plan.energy_uj, capped_ms: 0 }, |(_, sums)| sums);
@@ -243,9 +268,9 @@ fn board_now(plan: &BoardPlan, board: &Board, devices: &[Now], sums: BoardSums, 
             (false, _) => board.idle_sm_clock,
         },
         mem_clock: if board.hbm || resident { board.max_mem_clock } else { 405 },
-        mem_temp: board.hbm.then(|| (plan.ambient_mc + base.mem_mc + sum(|now| now.heat.mem_mc) + 500) / 1000),
-        gpu_temp: (plan.ambient_mc + base.gpu_mc + sum(|now| now.heat.gpu_mc) + 500) / 1000,
-        power_mw: plan.idle_mw + sum(Now::power_mw),
+        mem_temp: board.hbm.then(|| (plan.ambient_mc + base.mem_mc + all.heat.mem_mc + 500) / 1000),
+        gpu_temp: (plan.ambient_mc + base.gpu_mc + all.heat.gpu_mc + 500) / 1000,
+        power_mw: plan.idle_mw + all.power_mw,
         energy_mj: (sums.energy_uj - before.energy_uj) / 1000,
         pcie_replays: (at - since) / replay_ms,
         xid: xids.last().filter(|(seen, _)| reset.is_none_or(|(reset, _)| reset <= *seen)).map(|(_, code)| *code),
@@ -270,13 +295,13 @@ fn board_now(plan: &BoardPlan, board: &Board, devices: &[Now], sums: BoardSums, 
         nvlink_replays: board.nvlinks.map(|_| of(74, since)),
         mig,
         fb_total_mib: board.memory_mib,
-        fb_used_mib: sum(|now| now.level.fb_used_mib),
+        fb_used_mib: all.fb_used_mib,
         fb_reserved_mib: timeline::reserved_mib(board.memory_mib),
     }
 }
 
-fn device_now(plan: &Plan, device: &DevicePlan, board: &Board, state: BoardState, now: &Now, at: i64) -> GpuState {
-    let (level, a) = (now.level, now.level.activity);
+fn device_now(device: &DevicePlan, board: &Board, state: BoardState, now: &Now<'_>, shown: Option<usize>) -> GpuState {
+    let (level, a) = (now.level, &now.level.activity);
     let [_, sm, _] = now.tiers(false);
     let dram = a.dram + a.dram_step * now.q;
     let whole = device.instance.is_none();
@@ -285,12 +310,6 @@ fn device_now(plan: &Plan, device: &DevicePlan, board: &Board, state: BoardState
         kilobytes * (950 + ((now.spice >> salt) % 101) as i64) + ((now.spice >> (salt + 7)) % 1000) as i64
     };
     let nvlink = |links: i64| links * NVLINK_BYTES / 1_000_000 * wobble(a.nvlink_pm, 31) / 1000 * i64::from(a.nvlink_pm > 0);
-    // The kubelet lists pods by namespace and name.
-    let listed = device.holders(at).max_by_key(|held| {
-        let pod = &plan.pods()[held.pod];
-        (&pod.namespace, &pod.name)
-    });
-    let shown = stale(plan, device, at).or(listed.map(|held| held.pod));
     GpuState {
         board: state,
         util_pct: whole.then_some(a.util_pct + a.util_step * now.u),
@@ -313,109 +332,26 @@ fn device_now(plan: &Plan, device: &DevicePlan, board: &Board, state: BoardState
     }
 }
 
-/// The pod that is gone and that the page still shows, if there is one.
-fn stale(plan: &Plan, device: &DevicePlan, at: i64) -> Option<usize> {
+/// The pod that the page of a device shows at `at`, and until when that stays.
+fn shown(plan: &Plan, device: &DevicePlan, at: i64) -> (Option<usize>, i64) {
+    let begun = device.held.partition_point(|held| held.named <= at);
+    let mut until = device.held.get(begun).map_or(i64::MAX, |next| next.named);
+    // The kubelet lists pods by namespace and name.
+    let holders = device.holders(at).inspect(|held| until = until.min(held.until));
+    let listed = holders.max_by_key(|held| {
+        let pod = &plan.pods()[held.pod];
+        (&pod.namespace, &pod.name)
+    });
     let shared = device.track.as_ref().is_none_or(|track| track.build.replicas > 1);
     if shared || plan.spec().faults.stale_labels.is_none() {
-        return None;
+        return (listed.map(|held| held.pod), until);
     }
-    let begun = device.held.partition_point(|held| held.named <= at);
-    let gone = device.held[..begun].iter().rev().take(2).find(|held| held.until <= at)?;
-    fault::stale_until(plan, device, gone).filter(|until| at < *until).map(|_| gone.pod)
-}
-
-impl GpuState {
-    /// Every reading that DCGM has of such a device.
-    pub fn readings(&self, readings: &mut Readings) {
-        self.readings_of(|_| true, readings);
-    }
-
-    /// Those of them whose field is `wanted`.
-    pub(crate) fn readings_of(&self, wanted: impl Fn(u16) -> bool, readings: &mut Readings) {
-        let mut set = |field: u16, value: Option<Value>| {
-            if let Some(value) = value.filter(|_| wanted(field)) {
-                readings.set(field, value);
-            }
-        };
-        let int = |value: i64| Some(Value::Int(value));
-        let some = |value: Option<i64>| value.map(Value::Int);
-        let watts = |mw: i64| Some(Value::Float(mw as f64 / 1e3));
-        let ratio = |ppm: i64| Some(Value::Float(ppm as f64 / 1e6));
-        set(67, int(self.mig.into()));
-        set(100, int(self.sm_clock));
-        set(101, int(self.mem_clock));
-        set(112, int(self.clock_reasons));
-        set(113, int(self.max_sm_clock));
-        set(114, int(self.max_mem_clock));
-        set(140, some(self.mem_temp));
-        set(150, int(self.gpu_temp));
-        set(155, watts(self.power_mw));
-        set(156, int(self.energy_mj));
-        set(157, watts(self.power_mw));
-        set(160, watts(self.power_limit_mw));
-        // Nobody lowers the limit.
-        set(163, watts(self.power_limit_mw));
-        set(164, watts(self.power_limit_mw));
-        set(190, int(self.pstate));
-        set(202, int(self.pcie_replays));
-        set(203, some(self.util_pct));
-        set(204, some(self.mem_copy_pct));
-        // Nobody decodes video; of an instance nobody could say.
-        set(206, some(self.util_pct.map(|_| 0)));
-        set(207, some(self.util_pct.map(|_| 0)));
-        set(230, some(self.xid));
-        set(240, int(self.power_violation_ns));
-        // Nothing else has held these clocks down.
-        (241..=245).for_each(|field| set(field, int(0)));
-        let usable = self.fb_total_mib - self.fb_reserved_mib;
-        set(250, int(self.fb_total_mib));
-        set(251, int(usable - self.fb_used_mib));
-        set(252, int(self.fb_used_mib));
-        set(253, int(self.fb_reserved_mib));
-        set(254, ratio(self.fb_used_mib * 1_000_000 / usable.max(1)));
-        set(310, int(self.ecc_volatile.0));
-        set(311, int(self.ecc_volatile.1));
-        set(312, int(self.ecc_aggregate.0));
-        set(313, int(self.ecc_aggregate.1));
-        set(390, some(self.retired_pages.map(|(single, ..)| single)));
-        set(391, some(self.retired_pages.map(|(_, double, _)| double)));
-        set(392, some(self.retired_pages.map(|(.., waits)| waits)));
-        set(393, some(self.uncorrectable_rows));
-        set(394, some(self.remapped_rows));
-        set(395, some(self.remapped_rows.map(|_| 0)));
-        // No row waits: each is remapped at once.
-        set(396, some(self.remapped_rows.map(|_| 0)));
-        set(409, some(self.nvlink_replays.map(|_| 0)));
-        set(419, some(self.nvlink_replays.map(|_| 0)));
-        set(429, some(self.nvlink_replays));
-        set(439, some(self.nvlink_replays.map(|_| 0)));
-        set(449, some(self.nvlink.map(|nvlink| 2 * nvlink / 1_000_000)));
-        set(526, int(0));
-        set(1001, ratio(self.gr));
-        set(1002, ratio(self.sm));
-        set(1003, ratio(self.occupancy));
-        set(1004, ratio(self.tensor));
-        set(1005, ratio(self.dram));
-        set(1006, ratio(self.fp64));
-        set(1007, ratio(self.fp32));
-        set(1008, ratio(self.fp16));
-        set(1009, some(self.pcie_tx));
-        set(1010, some(self.pcie_rx));
-        set(1011, some(self.nvlink));
-        set(1012, some(self.nvlink));
-    }
-}
-
-impl Misprint {
-    fn apply(self, readings: &mut Readings) {
-        let way = (self.way % 4) as i64;
-        let wrong = match (self.field, self.blank) {
-            (203, true) => Value::Int(if way < 2 { 9_223_372_036_854_775_792 + way } else { 2_147_483_632 + way }),
-            (_, true) => Value::Float(140_737_488_355_328.0 + way as f64),
-            (203, false) => Value::Int([808_334_905, 2_619, 101, 4_294_967_295][way as usize]),
-            (_, false) => Value::Float([1.294, 1.013, 57.5, -0.25][way as usize]),
-        };
-        readings.set(self.field, wrong);
+    // A pod that is gone and that the page still shows, if there is one.
+    let gone = device.held[..begun].iter().rev().take(2).find(|held| held.until <= at);
+    let stale = gone.and_then(|gone| Some((gone.pod, fault::stale_until(plan, device, gone)?)));
+    match stale.filter(|(_, stale)| at < *stale) {
+        Some((pod, stale)) => (Some(pod), until.min(stale)),
+        None => (listed.map(|held| held.pod), until),
     }
 }
 
@@ -452,11 +388,15 @@ pub(crate) fn labels<'a>(
 pub fn read_node(plan: &Plan, node: usize, at: Timestamp, page: &mut Page) {
     let node = &plan.nodes()[node];
     page.begin(Some(node.name.clone()));
-    let index = plan.hour_index(at.ms());
     for board in &node.boards {
-        let Some(now) = BoardNow::of(board, node, plan, at.ms(), |device| plan.hour(device, index)) else { continue };
-        for device in board.devices.clone() {
-            print(plan, node, device, &now.device(plan, node, device), at, page);
+        let (Some(constants), Some(hours)) = (&board.board, hours(plan, node, board, at.ms())) else { continue };
+        let mut nows = Vec::with_capacity(hours.len());
+        let reads = hours.iter().map(|hour| hour.read(at.ms()));
+        let Some(state) = board_at(plan, node, board, at.ms(), reads, |gpu, now| nows.push((gpu, now))) else { continue };
+        for (gpu, now) in nows {
+            let device = &node.devices[gpu];
+            let shown = shown(plan, device, at.ms()).0;
+            print(plan, node, gpu, &device_now(device, constants, state, &now, shown), at, page);
         }
     }
 }
@@ -468,7 +408,7 @@ pub(crate) fn print(plan: &Plan, node: &NodePlan, device: usize, state: &GpuStat
     let readings = page.device(&device.identity, holder.map(|pod| plan.pods()[pod].attributes()));
     state.readings_of(|field| plan.printed.field(field).is_some(), readings);
     if let Some(misprint) = plan.misprint(device, at.ms()) {
-        misprint.apply(readings);
+        readings.set(misprint.field, misprint.value());
     }
 }
 

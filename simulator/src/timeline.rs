@@ -107,8 +107,8 @@ impl Integrals {
 
 /// What a device does at an instant.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Now {
-    pub level: Level,
+pub(crate) struct Now<'a> {
+    pub level: &'a Level,
     /// Noise of SM_ACTIVE and its like, in steps.
     pub q: i64,
     /// Noise of GPU_UTIL, in steps.
@@ -118,7 +118,7 @@ pub(crate) struct Now {
     pub spice: u64,
 }
 
-impl Now {
+impl Now<'_> {
     /// Busy, sm and effective activity, ppm.
     pub fn tiers(&self, instance: bool) -> [i64; 3] {
         let a = &self.level.activity;
@@ -279,24 +279,41 @@ impl Hour {
     }
 
     /// What the device does at `at`, and the integrals up to then; before the hour it is as at its beginning.
-    pub fn read(&self, at: i64) -> (Now, Integrals) {
-        let (index, segment) = self.at(at);
+    pub fn read(&self, at: i64) -> (Now<'_>, Integrals) {
+        self.read_in(self.at(at).0, at)
+    }
+
+    /// The same; `last` is where the hour was read before, nearby or not, and is then where it is read now.
+    pub fn read_from(&self, last: &mut usize, at: i64) -> (Now<'_>, Integrals) {
+        let begun = |index: usize| self.segments.get(index).is_some_and(|segment| segment.from <= at);
+        if begun(*last) {
+            while begun(*last + 1) {
+                *last += 1;
+            }
+        } else {
+            *last = self.at(at).0;
+        }
+        self.read_in(*last, at)
+    }
+
+    fn read_in(&self, index: usize, at: i64) -> (Now<'_>, Integrals) {
+        let segment = &self.segments[index];
         let (into, draw) = self.cell(index, segment, at);
         (Self::now_in(segment, into, draw, at), self.integrals_in(segment, into, draw, at))
     }
 
     /// What the device does at `at`; before the hour it is as at its beginning.
-    pub fn now(&self, at: i64) -> Now {
+    pub fn now(&self, at: i64) -> Now<'_> {
         let (index, segment) = self.at(at);
         let (into, draw) = self.cell(index, segment, at);
         Self::now_in(segment, into, draw, at)
     }
 
-    fn now_in(segment: &Segment, into: i64, draw: u64, at: i64) -> Now {
+    fn now_in(segment: &Segment, into: i64, draw: u64, at: i64) -> Now<'_> {
         let (q, u) = noise(draw);
         let sign = if into < HALF_MS { 1 } else { -1 };
         let spice = seed::mix(draw, (into < HALF_MS) as u64);
-        Now { level: segment.level, q: sign * q, u: sign * u, heat: heat(segment, at), spice }
+        Now { level: &segment.level, q: sign * q, u: sign * u, heat: heat(segment, at), spice }
     }
 
     /// Integrals from the start of the timeline to `at`.
@@ -311,7 +328,7 @@ impl Hour {
         let (q, u) = noise(draw);
         // Up to here the first half has added, the second taken away.
         let tilt = if into < HALF_MS { into } else { CELL_MS - into };
-        let a = segment.level.activity;
+        let a = &segment.level.activity;
         let effective_step = a.effective(1) - a.effective(0);
         segment.before.plus(segment.level.base(since, self.instance)).plus(Integrals {
             energy_uj: segment.level.power_step * q * tilt,

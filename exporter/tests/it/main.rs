@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use exporter::{
-    Attributes, Collectors, HostnameLabel, Identity, Instance, Page, Pages, ReadError, Renderer, Source, Style, Value,
+    Attributes, Collectors, HostnameLabel, Identity, Instance, Lines, Page, Pages, ReadError, Renderer, Size, Source, Style,
+    Value,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -126,42 +127,48 @@ async fn a_scrape_gets_the_page() {
 }
 
 #[test]
-fn a_page_is_measured_as_it_is_printed_however_its_devices_are_shared_out() {
-    use exporter::{Attributes, Collectors, Identity, Page, Renderer, Size, Style, Value};
-    use std::sync::Arc;
+fn a_page_is_as_large_as_its_lines_while_numbers_labels_and_lines_change() {
     let identity = |gpu: u32| Arc::new(Identity { gpu, uuid: format!("GPU-{gpu}\"x"), model: "M".into(), ..Identity::default() });
-    let (identities, pod) = ([identity(0), identity(11)], Arc::new(Attributes::of_pod("n", "p", "c")));
-    let mut renderer = Renderer::new(Arc::new(Collectors::built_in()), Style::default());
-    let fill = |page: &mut Page, gpu: usize, held: bool, round: i64| {
-        let readings = page.device(&identities[gpu], held.then_some(&pod));
-        for (field, value) in [
-            (150, Value::Int(-round)),
-            (155, Value::Float(9.9999995 * round as f64)),
-            (230, Value::Int(79)),
-            (1002, Value::Float(0.5e-6)),
-        ] {
-            readings.set(field, value);
-        }
-    };
-    let (mut whole, mut one, mut text, mut size) = (Page::new(), Page::new(), Vec::new(), Size::default());
-    for round in [1_i64, 10, 1_000_000_007] {
+    let (identities, pod) = ([identity(0), identity(11)], Arc::new(Attributes::of_pod("n", "p", "z")));
+    let collectors = Arc::new(Collectors::built_in());
+    let family = |field: u16| collectors.families().iter().position(|family| family.field == field);
+    let mut renderer = Renderer::new(collectors.clone(), Style::default());
+    let mut lines = [(); 2].map(|()| Lines::new(collectors.clone(), Style::default()));
+    let (mut page, mut text, mut size) = (Page::new(), Vec::new(), Size::default());
+    for (at, round) in [1_i64, 10, 1_000_000_007, 3].into_iter().enumerate() {
+        let values = |gpu: usize| {
+            let (odd, huge) = (9.9999995 * round as f64, 1e300 / round as f64);
+            // One device reads what the other has not.
+            let own = if gpu == 0 { (203, Value::Int(round)) } else { (1004, Value::Float(huge)) };
+            let xid = [79, 45, 4_711, 0][at];
+            let mut values = vec![(150, Value::Int(-round)), (155, Value::Float(odd)), (1002, Value::Float(0.5e-6)), own];
+            // Lines come, and the last time some are gone.
+            values.extend((at > 0).then_some((230, Value::Int(xid))));
+            values.retain(|(field, _)| at < 3 || *field != 155);
+            values.sort_by_key(|(field, _)| *field);
+            values
+        };
         for held in [false, true] {
-            whole.begin(Some("node".into()));
+            page.begin(Some("node".into()));
             size.clear();
-            for gpu in [0, 1] {
-                fill(&mut whole, gpu, held, round);
-                one.begin(Some("node".into()));
-                fill(&mut one, gpu, held, round);
-                renderer.measure(&one, &mut size);
+            for (gpu, lines) in lines.iter_mut().enumerate() {
+                let attributes = held.then_some(&pod);
+                let readings = page.device(&identities[gpu], attributes);
+                if at == 3 {
+                    lines.clear();
+                }
+                for (field, value) in values(gpu) {
+                    readings.set(field, value);
+                    lines.set(family(field).unwrap(), value);
+                }
+                lines.label(Some("node"), &identities[gpu], attributes.map(|pod| &**pod));
+                size.add(lines);
             }
             text.clear();
-            renderer.render(&whole, &mut text);
-            let lines = String::from_utf8(text.clone()).unwrap();
-            let series = lines.lines().filter(|line| !line.starts_with('#')).count();
-            assert_eq!((size.bytes, size.series), (text.len() as u64, series as u64), "{lines}");
-            size.clear();
-            renderer.measure(&whole, &mut size);
-            assert_eq!(size.bytes, text.len() as u64);
+            renderer.render(&page, &mut text);
+            let text = String::from_utf8(text.clone()).unwrap();
+            let series = text.lines().filter(|line| !line.starts_with('#')).count();
+            assert_eq!((size.bytes, size.series), (text.len() as u64, series as u64), "{text}");
         }
     }
 }

@@ -129,7 +129,7 @@ impl<'a> Node<'a> {
         Self {
             plan,
             observer: Observer::new(plan, node, agents),
-            listings: Listings::new(plan, node),
+            listings: Listings::new(plan, node, i64::MIN..i64::MAX),
             walk: Walk::new(plan, node),
             node,
             first: Dating::of(plan, &plan.nodes()[node]).first,
@@ -158,7 +158,7 @@ impl<'a> Node<'a> {
         if self.observer.begin(tick, &listing) {
             let mut lacks = BTreeSet::new();
             for (gpu, device) in self.plan.nodes()[self.node].devices.iter().enumerate() {
-                let each = |_: &ScrapeRound, sample: &DeviceSample, values: &[(u16, Value)]| {
+                let each = |_: &ScrapeRound, sample: &DeviceSample, values: &[(u16, Value)], _| {
                     let mut readings = Readings::default();
                     for (id, value) in values {
                         readings.set(*id, *value);

@@ -320,7 +320,7 @@ impl<'a> Samples<'a> {
         let Self { plan, agents, columns, scrape_columns, rows, scrapes, sizes, .. } = self;
         sizes.resize_with(ticks.clone().count(), Size::default);
         let mut observer = Observer::new(plan, node, agents);
-        let mut listings = Listings::new(plan, node);
+        let mut listings = Listings::new(plan, node, at(plan, ticks.start).ms()..at(plan, ticks.end).ms());
         let listings: Vec<Rc<Listing>> = ticks.clone().map(|tick| listings.at(at(plan, tick))).collect();
         sizes.iter_mut().for_each(Size::clear);
         let devices = &plan.nodes()[node].devices;
@@ -334,10 +334,16 @@ impl<'a> Samples<'a> {
             for (round, (((tick, listing), paged), size)) in rounds().zip(sizes.iter_mut()).enumerate() {
                 if *paged {
                     observer.stamp(tick);
-                    let each = |head: &ScrapeRound, sample: &DeviceSample, readings: &[(u16, Value)]| {
+                    let each = |head: &ScrapeRound, sample: &DeviceSample, readings: &[(u16, Value)], unchanged: bool| {
+                        let readings = Read::List(readings);
+                        // The row before is this device's.
+                        if unchanged && !rows.is_empty() {
+                            columns.again(&Head::of(head), readings, None, rows);
+                            return;
+                        }
                         let mut device = Device::default();
                         device.set(sample);
-                        device.readings = Read::List(readings);
+                        device.readings = readings;
                         columns.sample(&Head::of(head), &device, None, rows);
                     };
                     if observer.device(gpu, at(plan, tick), listing, size, each) {

@@ -14,12 +14,13 @@
 //! side by side, each device after the other, so that nothing is sorted and little is in memory. Rows are made by the code that the
 //! sink uses, `schemas::rows`.
 //!
-//! Modules: `observe`, `sightings`, `intervals`, [`lake`], [`frames`].
+//! Modules: `sheet`, `observe`, `sightings`, `intervals`, [`lake`], [`frames`].
 
 pub mod frames;
 mod intervals;
 pub mod lake;
 mod observe;
+mod sheet;
 mod sightings;
 
 use std::ops::Range;

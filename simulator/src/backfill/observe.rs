@@ -4,8 +4,8 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ops::Range,
     rc::Rc,
-    sync::Arc,
 };
 
 use attribution::{
@@ -14,22 +14,20 @@ use attribution::{
     ids::{Target, shape},
     podres::v1::ListPodResourcesResponse,
 };
-use exporter::{Collectors, Identity, Page, Renderer, Size, Value as Shown, render::HostnameLabel, xid};
+use exporter::{Collectors, Identity, Size, render::HostnameLabel};
 use schemas::{
     Timestamp,
-    catalogue::{Reading, id::XID_ERRORS},
     labels::{Meaning, meaning},
     proto::{DeviceSample, Holder, ScrapeRound, Value},
     status::{JoinReason, ScrapeStatus},
 };
 
-use super::{Agents, Dating};
+use super::{Agents, Dating, sheet::Sheet};
 use crate::{
-    exposition::Printed,
     plan::{DeviceRef, NodePlan, Plan},
     podres, serve,
     spec::NoPage,
-    state::{self, Walk},
+    state::Walk,
 };
 
 /// What a kubelet answers for a time: who holds which device.
@@ -63,11 +61,13 @@ pub(super) struct Listings<'a> {
 }
 
 impl<'a> Listings<'a> {
-    pub fn new(plan: &'a Plan, node: usize) -> Self {
-        let NodePlan { devices, .. } = &plan.nodes()[node];
-        let mut changes: Vec<i64> = devices.iter().flat_map(|d| &d.held).flat_map(|held| [held.named, held.until]).collect();
+    /// Those in `times`: of what is before or after, nothing is to be asked.
+    pub fn new(plan: &'a Plan, node: usize, times: Range<i64>) -> Self {
+        let NodePlan { devices, spells, .. } = &plan.nodes()[node];
+        let held = devices.iter().flat_map(|device| &device.held).flat_map(|held| [held.named, held.until]);
         // What changes while a node is silent is heard of after it.
-        changes.extend(plan.nodes()[node].spells.iter().filter(|spell| spell.silent()).flat_map(|spell| [spell.from, spell.to]));
+        let silence = spells.iter().filter(|spell| spell.silent()).flat_map(|spell| [spell.from, spell.to]);
+        let mut changes: Vec<i64> = held.chain(silence).filter(|change| times.contains(change)).collect();
         changes.sort_unstable();
         changes.dedup();
         let mut gpus: BTreeMap<String, NodeGpu> = BTreeMap::new();
@@ -154,8 +154,6 @@ pub(super) struct Observer<'a> {
     node: usize,
     timeout_ms: u32,
     printed_hostname: bool,
-    renderer: Renderer,
-    page: Page,
     /// One a device.
     walks: Vec<Walk<'a>>,
     dating: Dating,
@@ -165,10 +163,19 @@ pub(super) struct Observer<'a> {
     pub head: ScrapeRound,
     /// The device that was read last, but for its readings.
     sample: DeviceSample,
-    /// These, in order of field id.
-    readings: Vec<(u16, Value)>,
-    /// Whose sample that is.
-    of: Option<(Arc<Identity>, Option<Rc<Listing>>)>,
+    /// Its page.
+    sheet: Sheet,
+    /// What that was made of.
+    of: Option<Of>,
+}
+
+/// What a sample is made of beside the device's state.
+struct Of {
+    /// Index of [`NodePlan::devices`].
+    gpu: usize,
+    listing: Rc<Listing>,
+    /// The pod that the page shows.
+    shown: Option<usize>,
 }
 
 impl<'a> Observer<'a> {
@@ -181,8 +188,6 @@ impl<'a> Observer<'a> {
             node,
             timeout_ms: agents.timeout_ms,
             printed_hostname: style.hostname != HostnameLabel::Absent,
-            renderer: Renderer::new(plan.collectors().clone(), style),
-            page: Page::new(),
             walks: (0..plan.nodes()[node].devices.len()).map(|gpu| plan.walk(DeviceRef { node, gpu })).collect(),
             dating,
             at: plan.window().from(),
@@ -195,7 +200,7 @@ impl<'a> Observer<'a> {
                 ..ScrapeRound::default()
             },
             sample: DeviceSample::default(),
-            readings: Vec::new(),
+            sheet: Sheet::new(plan),
             of: None,
         }
     }
@@ -265,41 +270,48 @@ impl<'a> Observer<'a> {
         self.head.series = u32::try_from(size.series).unwrap_or(u32::MAX);
     }
 
-    /// Reads device number `gpu` at `at`, and hands it and its readings over if the page has it; false where it has not. Instants of a device ascend.
+    /// Reads device number `gpu` at `at`, and hands it and its readings over if the page has it; false where it has not. Instants
+    /// of a device ascend. The last that `each` gets says whether nothing has changed but the head's time and number and the
+    /// readings since it was called before, for the same device.
     pub fn device(
         &mut self,
         gpu: usize,
         at: Timestamp,
         listing: &Rc<Listing>,
         size: &mut Size,
-        mut each: impl FnMut(&ScrapeRound, &DeviceSample, &[(u16, Value)]),
+        mut each: impl FnMut(&ScrapeRound, &DeviceSample, &[(u16, Value)], bool),
     ) -> bool {
-        let node = &self.plan.nodes()[self.node];
         let Some(state) = self.walks[gpu].at(at) else { return false };
-        self.page.begin(Some(node.name.clone()));
-        state::print(self.plan, node, gpu, &state, at, &mut self.page);
-        self.renderer.measure(&self.page, size);
-        for device in self.page.devices() {
-            let same = self.of.as_ref().is_some_and(|(identity, of)| {
-                Arc::ptr_eq(identity, &device.identity) && of.as_ref().is_some_and(|of| Rc::ptr_eq(of, listing))
-            });
-            if !same {
-                let hostname = if self.printed_hostname { &*node.name } else { "" };
-                identify(&mut self.sample, &device.identity, hostname, self.plan.collectors());
-                hold(&mut self.sample, listing);
-                self.of = Some((device.identity.clone(), Some(listing.clone())));
-            }
-            let sample = &mut self.sample;
-            let pod = device.attributes.as_ref().and_then(|attributes| {
-                let label = |name: &str| attributes.iter().find(|(key, value)| *key == name && !value.is_empty()).map(|(_, v)| v);
-                Some((label("namespace").unwrap_or_default(), label("pod")?))
-            });
-            sample.label_disagrees = pod.is_some_and(|(namespace, pod)| {
-                sample.holders.iter().all(|holder| holder.namespace != namespace || holder.pod != pod)
-            });
-            read(sample, device.readings.as_slice(), &self.plan.printed, &mut self.readings);
-            each(&self.head, sample, &self.readings);
+        let plan = self.plan;
+        let node = &plan.nodes()[self.node];
+        let (device, sample) = (&node.devices[gpu], &mut self.sample);
+        let shown = state.holder.filter(|_| plan.spec().exposition.pod_labels);
+        let before = self.of.as_ref().filter(|of| of.gpu == gpu);
+        let same_device = before.is_some();
+        let same_listing = before.is_some_and(|of| Rc::ptr_eq(&of.listing, listing));
+        let same_shown = before.is_some_and(|of| of.shown == shown);
+        let mut changed = !same_device;
+        if !same_device {
+            let hostname = if self.printed_hostname { &*node.name } else { "" };
+            identify(sample, &device.identity, hostname, plan.collectors());
+            self.sheet.clear();
         }
+        if !same_listing {
+            changed |= hold(sample, listing);
+        }
+        if !same_shown {
+            self.sheet.label(&node.name, &device.identity, shown.map(|pod| &**plan.pods()[pod].attributes()));
+        }
+        if !same_listing || !same_shown {
+            let disagrees = shown.map(|pod| &plan.pods()[pod]).is_some_and(|pod| {
+                sample.holders.iter().all(|holder| holder.namespace != *pod.namespace || holder.pod != *pod.name)
+            });
+            changed |= std::mem::replace(&mut sample.label_disagrees, disagrees) != disagrees;
+            self.of = Some(Of { gpu, listing: listing.clone(), shown });
+        }
+        changed |= self.sheet.read(plan, &state, plan.misprint(device, at.ms()), sample);
+        size.add(&self.sheet.lines);
+        each(&self.head, sample, &self.sheet.readings, !changed);
         true
     }
 
@@ -350,41 +362,166 @@ pub(super) fn device_id(identity: &Identity) -> String {
     }
 }
 
-/// What the kubelet says of it.
-fn hold(sample: &mut DeviceSample, listing: &Listing) {
+/// Puts in what the kubelet says of it; true where that is another thing.
+fn hold(sample: &mut DeviceSample, listing: &Listing) -> bool {
     let held = listing.holders.get(&sample.device);
-    sample.owner_source = "podres".to_owned();
-    sample.holders = held.map_or(Vec::new(), |(holders, _)| holders.clone());
-    let conflict = held.is_some_and(|(_, conflict)| *conflict);
-    sample.join_reason = if conflict { JoinReason::Conflict.as_str().to_owned() } else { String::new() };
+    let (holders, conflict) = held.map_or((&[][..], false), |(holders, conflict)| (&**holders, *conflict));
+    let (source, reason) = ("podres", if conflict { JoinReason::Conflict.as_str() } else { "" });
+    let changed = sample.holders != holders || sample.join_reason != reason || sample.owner_source != source;
+    if changed {
+        sample.holders = holders.to_vec();
+        (sample.owner_source, sample.join_reason) = (source.to_owned(), reason.to_owned());
+    }
+    changed
 }
 
-/// What the parser makes of its readings.
-fn read(sample: &mut DeviceSample, shown: &[(u16, Shown)], printed: &Printed, readings: &mut Vec<(u16, Value)>) {
-    let on_instance = sample.instance_id.is_some();
-    readings.clear();
-    sample.faults.clear();
-    sample.xid_message.clear();
-    for &(id, value) in shown {
-        let Some(field) = printed.field(id) else { continue };
-        let reading = match value {
-            Shown::Int(value) => field.read_number(Some(value.into()), value as f64, on_instance),
-            Shown::Float(value) => field.read_number(None, value, on_instance),
-        };
-        let (value, fault) = match reading {
-            Reading::Int(value) => (Some(Value::Int(value)), None),
-            Reading::Ratio(value) => (Some(Value::Float(value as f32)), None),
-            Reading::Clipped(value, fault) => (Some(Value::Float(value as f32)), Some(fault)),
-            Reading::Invalid(fault) => (None, Some(fault)),
-        };
-        if let Some(value) = value {
-            readings.push((id, value));
-            if let (XID_ERRORS, Value::Int(code)) = (id, value) {
-                sample.xid_message.push_str(xid::message(code));
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::sync::Arc;
+
+    use exporter::{Device, Page, Renderer, Value as Shown, xid};
+    use schemas::catalogue::{Reading, id::XID_ERRORS};
+
+    use super::*;
+    use crate::{
+        FleetSpec,
+        backfill::{at, ticks},
+        spec::{Hostname, Rate},
+        state,
+    };
+
+    /// An example fleet with much dirt.
+    fn plan(name: &str, hours: u32, hostname: Hostname) -> Plan {
+        let path = format!("{}/../kwok-fleet/fleets/{name}.yaml", env!("CARGO_MANIFEST_DIR"));
+        let mut spec = FleetSpec::parse(&std::fs::read_to_string(path).unwrap()).unwrap();
+        (spec.hours, spec.exposition.hostname) = (hours, hostname);
+        (spec.faults.blanks, spec.faults.out_of_range) = (Rate(60_000), Rate(60_000));
+        let seed = spec.seed;
+        Plan::new(spec, seed).unwrap()
+    }
+
+    /// What an agent makes of one device of a page, looked at alone.
+    fn afresh(plan: &Plan, node: &NodePlan, device: &Device, listing: &Listing) -> (DeviceSample, Vec<(u16, Value)>) {
+        let (mut sample, mut readings) = (DeviceSample::default(), Vec::new());
+        let hostname = if serve::style(plan).hostname == HostnameLabel::Absent { "" } else { &*node.name };
+        identify(&mut sample, &device.identity, hostname, plan.collectors());
+        hold(&mut sample, listing);
+        if let Some(attributes) = &device.attributes {
+            let label = |name: &str| attributes.iter().find(|(key, _)| *key == name).unwrap().1;
+            let (namespace, pod) = (label("namespace"), label("pod"));
+            sample.label_disagrees = sample.holders.iter().all(|holder| holder.namespace != namespace || holder.pod != pod);
+        }
+        for &(id, shown) in device.readings.as_slice() {
+            let Some(field) = plan.printed.field(id) else { continue };
+            let (whole, number) = match shown {
+                Shown::Int(value) => (Some(value.into()), value as f64),
+                Shown::Float(value) => (None, value),
+            };
+            let (value, fault) = match field.read_number(whole, number, device.identity.instance.is_some()) {
+                Reading::Int(value) => (Some(Value::Int(value)), None),
+                Reading::Ratio(value) => (Some(Value::Float(value as f32)), None),
+                Reading::Clipped(value, fault) => (Some(Value::Float(value as f32)), Some(fault)),
+                Reading::Invalid(fault) => (None, Some(fault)),
+            };
+            readings.extend(value.map(|value| (id, value)));
+            sample.faults.extend(fault.map(|fault| (id.into(), fault.as_str().to_owned())));
+            if let (XID_ERRORS, Some(Value::Int(code))) = (id, value) {
+                sample.xid_message = xid::message(code).to_owned();
             }
         }
-        if let Some(fault) = fault {
-            sample.faults.insert(id.into(), fault.as_str().to_owned());
+        (sample, readings)
+    }
+
+    /// What was seen of a fleet's samples.
+    #[derive(Debug, Default)]
+    struct Seen {
+        samples: usize,
+        unchanged: usize,
+        faults: usize,
+        /// With the faults of the sample before.
+        faults_again: usize,
+        disagree: usize,
+        xids: usize,
+        absent: usize,
+    }
+
+    /// Has an observer read devices in the order of `order`, and compares what it says each time with a look afresh.
+    fn check(plan: &Plan, node: usize, order: &[(usize, usize)], rounds: &[(i64, Rc<Listing>, Page)], seen: &mut Seen) {
+        let agents = Agents::default();
+        let mut observer = Observer::new(plan, node, &agents);
+        let planned = &plan.nodes()[node];
+        let mut sizes = vec![Size::default(); rounds.len()];
+        let mut before: Option<(usize, [String; 3], DeviceSample)> = None;
+        for &(gpu, round) in order {
+            let (tick, listing, page) = &rounds[round];
+            observer.stamp(*tick);
+            let identity = &planned.devices[gpu].identity;
+            let expected = page.devices().iter().find(|device| Arc::ptr_eq(&device.identity, identity));
+            let mut called = 0;
+            let each = |head: &ScrapeRound, sample: &DeviceSample, readings: &[(u16, Value)], unchanged: bool| {
+                called += 1;
+                let (of_page, read) = afresh(plan, planned, expected.unwrap(), listing);
+                assert_eq!((sample, readings), (&of_page, &*read), "{} at {tick}", planned.name);
+                let head = [head.cluster.clone(), head.node.clone(), head.source.clone()];
+                let same = before.as_ref().is_some_and(|before| (before.0, &before.1, &before.2) == (gpu, &head, sample));
+                assert_eq!(unchanged, same, "{} at {tick}: {before:?}, then {sample:?}", planned.name);
+                seen.samples += 1;
+                seen.unchanged += usize::from(unchanged);
+                seen.faults += usize::from(!sample.faults.is_empty());
+                seen.faults_again += usize::from(unchanged && !sample.faults.is_empty());
+                seen.disagree += usize::from(sample.label_disagrees);
+                seen.xids += usize::from(!sample.xid_message.is_empty());
+                before = Some((gpu, head, sample.clone()));
+            };
+            let has = observer.device(gpu, at(plan, *tick), listing, &mut sizes[round], each);
+            assert_eq!((has, called), (expected.is_some(), usize::from(has)));
+            seen.absent += usize::from(!has);
         }
+        let mut renderer = Renderer::new(plan.collectors().clone(), serve::style(plan));
+        for ((_, _, page), size) in rounds.iter().zip(&sizes) {
+            let mut text = Vec::new();
+            renderer.render(page, &mut text);
+            let series = text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty() && line[0] != b'#').count();
+            assert_eq!((size.bytes, size.series), (text.len() as u64, series as u64));
+        }
+    }
+
+    #[test]
+    fn what_is_kept_from_instant_to_instant_is_what_is_read_afresh() {
+        let mut all = Seen::default();
+        for (name, hours, hostname) in
+            [("small", 2, Hostname::Classic), ("mixed", 3, Hostname::Lower), ("repairs", 6, Hostname::Absent)]
+        {
+            let plan = plan(name, hours, hostname);
+            let mut seen = Seen::default();
+            for (node, planned) in plan.nodes().iter().enumerate() {
+                let mut listings = Listings::new(&plan, node, i64::MIN..i64::MAX);
+                let round = |tick: i64| {
+                    let (at, mut page) = (at(&plan, tick), Page::new());
+                    state::read_node(&plan, node, at, &mut page);
+                    plan.no_page(node, at).is_none().then(|| (tick, listings.at(at), page))
+                };
+                let rounds: Vec<(i64, Rc<Listing>, Page)> = ticks(&plan, plan.window()).filter_map(round).collect();
+                let gpus = 0..planned.devices.len();
+                // As the lake has them, and as messages have.
+                let by_device: Vec<_> = gpus.clone().flat_map(|gpu| (0..rounds.len()).map(move |at| (gpu, at))).collect();
+                let by_round: Vec<_> = (0..rounds.len()).flat_map(|at| gpus.clone().map(move |gpu| (gpu, at))).collect();
+                check(&plan, node, &by_device, &rounds, &mut seen);
+                check(&plan, node, &by_round, &rounds, &mut Seen::default());
+            }
+            assert!(seen.unchanged * 2 > seen.samples && seen.unchanged < seen.samples, "{name}: {seen:?}");
+            let Seen { faults, faults_again, disagree, xids, absent, .. } = seen;
+            all = Seen {
+                faults: all.faults + faults,
+                faults_again: all.faults_again + faults_again,
+                disagree: all.disagree + disagree,
+                xids: all.xids + xids,
+                absent: all.absent + absent,
+                ..all
+            };
+        }
+        let Seen { faults, faults_again, disagree, xids, absent, .. } = all;
+        assert!([faults, faults_again, disagree, xids, absent].iter().all(|count| *count > 10), "{all:?}");
     }
 }

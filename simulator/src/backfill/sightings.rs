@@ -140,7 +140,7 @@ pub(super) struct Walk<'a> {
 
 impl<'a> Walk<'a> {
     pub fn new(plan: &'a Plan, node: usize) -> Self {
-        let listings = Listings::new(plan, node);
+        let listings = Listings::new(plan, node, i64::MIN..i64::MAX);
         let dating = Dating::of(plan, &plan.nodes()[node]);
         let (sightings, due) = (Sightings::default(), BTreeSet::new());
         Self { plan, node, dating, listings, sightings, due, changes: 0, snapshot: dating.first }

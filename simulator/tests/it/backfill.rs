@@ -28,7 +28,7 @@ use simulator::{
     spec::{Delivery, NoPage, Rate, Span},
 };
 
-use crate::{spec, text, ticks};
+use crate::{spec, text};
 
 /// The small fleet with late and repeated rounds.
 fn plan() -> Arc<Plan> {
@@ -297,24 +297,4 @@ fn windows_that_leave_a_gap_or_no_full_hours_are_refused() {
     write(&later, folder.path(), later.window(), 1).unwrap();
     let refused = write(&plan, folder.path(), plan.window(), 1).unwrap_err();
     assert!(refused.to_string().contains("would leave a gap between them"), "{refused}");
-}
-
-#[test]
-fn a_page_is_measured_as_it_is_printed() {
-    let plan = plan();
-    let style = exporter::Style::default();
-    let mut renderer = exporter::Renderer::new(Arc::new(exporter::Collectors::built_in()), style);
-    let (mut page, mut size) = (exporter::Page::new(), exporter::Size::default());
-    for at in ticks(&plan, 61_000) {
-        for node in 0..plan.nodes().len() {
-            simulator::state::read_node(&plan, node, at, &mut page);
-            let mut printed = Vec::new();
-            renderer.render(&page, &mut printed);
-            size.clear();
-            renderer.measure(&page, &mut size);
-            assert_eq!(size.bytes, printed.len() as u64);
-            let lines = String::from_utf8(printed).unwrap();
-            assert_eq!(size.series, lines.lines().filter(|line| !line.starts_with('#')).count() as u64);
-        }
-    }
 }
