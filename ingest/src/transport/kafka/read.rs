@@ -30,6 +30,8 @@ struct Part {
     next: Option<u64>,
     /// The end that was heard of last.
     end: u64,
+    /// Bytes of the last answer: the next one is much the same.
+    bytes: usize,
 }
 
 impl Reader {
@@ -48,8 +50,6 @@ impl Reader {
                 // A partition's queue, so that all of them are bounded.
                 ("queued.max.messages.kbytes", "16384"),
                 ("queued.min.messages", "20000"),
-                // A small part of that at one time leaves the consumer waiting for answers.
-                ("fetch.message.max.bytes", "4194304"),
                 // A queue that was full is filled again at once when it is read, not after the default second.
                 ("fetch.queue.backoff.ms", "10"),
                 ("fetch.wait.max.ms", "100"),
@@ -116,6 +116,7 @@ impl Reader {
         let mut part = part.lock().unwrap_or_else(PoisonError::into_inner);
         self.go_to(&mut part, topic, partition, from)?;
         part.end = end;
+        out.bytes.reserve(part.bytes);
         let deadline = Instant::now() + self.options.timeout;
         while out.next < end && (out.places.is_empty() || out.bytes.len() < max_bytes) {
             // The first one is waited for; after it, a short moment, since the broker sends what it has in pieces.
@@ -146,6 +147,7 @@ impl Reader {
                 }
             }
         }
+        part.bytes = out.bytes.len();
         Ok(out.fetched())
     }
 
@@ -174,7 +176,7 @@ impl Reader {
             .consumer
             .split_partition_queue(topic, partition)
             .ok_or_else(|| self.options.properties.late("make a queue for", Duration::ZERO))?;
-        let part = Arc::new(Mutex::new(Part { queue, next: None, end: 0 }));
+        let part = Arc::new(Mutex::new(Part { queue, next: None, end: 0, bytes: 0 }));
         parts.insert((topic, partition), part.clone());
         Ok(part)
     }
