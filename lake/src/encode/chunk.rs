@@ -5,7 +5,7 @@
 //! (writer version 1, no statistics in page headers, no bloom filter), so its rules of when a page or the dictionary ends are
 //! kept here to the row. A test holds the two side by side.
 
-use std::{borrow::Borrow, collections::HashMap, io::Write};
+use std::{borrow::Borrow, io::Write};
 
 use bytes::Bytes;
 use parquet::{
@@ -24,16 +24,14 @@ use parquet::{
 };
 
 use super::{
+    dictionary::{Dictionary, UNSEEN},
     hybrid::Hybrid,
     runs::{ABSENT, Run, Runs},
-    value::{SLOTS, Value},
+    value::Value,
 };
 
 /// Compresses pages.
 pub(super) type Codec = zstd::bulk::Compressor<'static>;
-
-/// Code of a value that was not looked up yet.
-pub(super) const UNSEEN: u32 = u32::MAX;
 
 /// One column of one row group, as long as it grows.
 pub(super) struct Chunk<V: Value + ?Sized> {
@@ -43,7 +41,7 @@ pub(super) struct Chunk<V: Value + ?Sized> {
     limits: Limits,
     page: Page<V>,
     /// None once it became too large: then values are written one by one.
-    dictionary: Option<Dictionary<V>>,
+    dictionary: Option<Dictionary>,
     codes: Hybrid,
     raw: Vec<u8>,
     written: Written<V>,
@@ -70,16 +68,6 @@ struct Page<V: Value + ?Sized> {
     plain: Vec<u8>,
     text_bytes: i64,
     bounds: Bounds<V>,
-}
-
-/// Values in the order of their first rows.
-struct Dictionary<V: Value + ?Sized> {
-    codes: HashMap<V::Owned, u32>,
-    /// The last code of each slot.
-    slots: Vec<u32>,
-    plain: Vec<u8>,
-    /// By code, the last page whose bounds count it in.
-    bounded: Vec<u32>,
 }
 
 /// The least and the greatest of some values.
@@ -143,8 +131,7 @@ impl<V: Value + ?Sized> Chunk<V> {
             ascending: true,
             descending: true,
         };
-        let slots = vec![UNSEEN; if V::WIDTH.is_some() { SLOTS } else { 0 }];
-        let dictionary = Some(Dictionary { codes: HashMap::new(), slots, plain: Vec::new(), bounded: Vec::new() });
+        let dictionary = Some(Dictionary::default());
         Self { descr, properties, statistics, limits, page, dictionary, codes: Hybrid::new(0), raw: Vec::new(), written }
     }
 
@@ -179,7 +166,7 @@ impl<V: Value + ?Sized> Chunk<V> {
                 if self.page.rows >= self.limits.page_rows || self.page_size() >= self.limits.page_bytes {
                     self.end_page(codec)?;
                 }
-                if self.dictionary.as_ref().is_some_and(|known| known.plain.len() >= self.limits.dictionary_bytes) {
+                if self.dictionary.as_ref().is_some_and(|known| known.plain().len() >= self.limits.dictionary_bytes) {
                     if self.page.rows > 0 {
                         self.end_page(codec)?;
                     }
@@ -197,7 +184,7 @@ impl<V: Value + ?Sized> Chunk<V> {
         V: 'a,
     {
         let (limit, used) = match &self.dictionary {
-            Some(dictionary) => (self.limits.dictionary_bytes, dictionary.plain.len()),
+            Some(dictionary) => (self.limits.dictionary_bytes, dictionary.plain().len()),
             None => (self.limits.page_bytes, 0),
         };
         let room = limit.saturating_sub(used);
@@ -257,8 +244,7 @@ impl<V: Value + ?Sized> Chunk<V> {
                 }
                 None => dictionary.code(value),
             };
-            if bounded && dictionary.bounded[code as usize] != page.number {
-                dictionary.bounded[code as usize] = page.number;
+            if bounded && dictionary.first_in(code, page.number) {
                 page.bounds.widen(value);
             }
             match page.codes.last_mut() {
@@ -354,13 +340,13 @@ impl<V: Value + ?Sized> Chunk<V> {
         let Some(dictionary) = self.dictionary.take() else { return Ok(()) };
         let encoding = self.properties.dictionary_page_encoding();
         let page = EncodedPage::DictionaryPage {
-            buf: compressed(&dictionary.plain, codec)?,
-            num_values: dictionary.bounded.len() as u32,
+            buf: compressed(dictionary.plain(), codec)?,
+            num_values: dictionary.values() as u32,
             encoding,
             is_sorted: false,
         };
         let mut pages = TrackedWrite::new(Vec::new());
-        let spec = write(&mut pages, page, dictionary.plain.len())?;
+        let spec = write(&mut pages, page, dictionary.plain().len())?;
         self.written.count(&spec, encoding);
         self.written.dictionary = pages.into_inner()?;
         Ok(())
@@ -411,35 +397,6 @@ impl<V: Value + ?Sized> Chunk<V> {
             offset_index: written.offset_index.map(OffsetIndexBuilder::build),
         };
         Ok((bytes.into(), result.update_dictionary_location(dictionary)?))
-    }
-}
-
-impl<V: Value + ?Sized> Dictionary<V> {
-    fn code(&mut self, value: &V) -> u32 {
-        let Some(slot) = value.slot() else { return self.look_up(value) };
-        let code = self.slots[slot];
-        if code != UNSEEN && value.is_at(code, &self.plain) {
-            return code;
-        }
-        let code = self.look_up(value);
-        self.slots[slot] = code;
-        code
-    }
-
-    fn look_up(&mut self, value: &V) -> u32 {
-        if let Some(code) = self.codes.get(value) {
-            return *code;
-        }
-        let code = self.bounded.len() as u32;
-        value.put_plain(&mut self.plain);
-        self.codes.insert(value.to_owned(), code);
-        self.bounded.push(UNSEEN);
-        code
-    }
-
-    /// Bits of a code.
-    fn width(&self) -> u8 {
-        (u64::BITS - (self.bounded.len().saturating_sub(1) as u64).leading_zeros()) as u8
     }
 }
 

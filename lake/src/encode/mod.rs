@@ -6,9 +6,10 @@
 //!
 //! Texts may come as dictionaries with Int32 keys, which are the quicker the longer a row's text is that of the row before; the
 //! file is that of the same rows as Utf8. Modules in reading order: `writer` (row groups), `runs` (a batch's column), `chunk`
-//! (pages), `value` (text and numbers), `hybrid` (codes and levels).
+//! (pages), `dictionary`, `value` (text and numbers), `hybrid` (codes and levels).
 
 mod chunk;
+mod dictionary;
 mod hybrid;
 mod runs;
 #[cfg(test)]

@@ -11,11 +11,8 @@ use parquet::{
     },
 };
 
-/// Places of [`Value::slot`]. Gauges have few values.
-pub(super) const SLOTS: usize = 1024;
-
 /// A value of a column: `[u8]` for text, `i64` for whole numbers.
-pub(super) trait Value: Eq + Ord + Hash + ToOwned<Owned: Borrow<Self> + Eq + Hash> {
+pub(super) trait Value: Ord + Hash + ToOwned<Owned: Borrow<Self>> {
     /// The type in the file.
     const TYPE: Type;
     /// What parquet's writer adds to its estimate of a page of codes.
@@ -31,11 +28,8 @@ pub(super) trait Value: Eq + Ord + Hash + ToOwned<Owned: Borrow<Self> + Eq + Has
     /// Bytes of a text; none for a number.
     fn text_bytes(&self) -> Option<usize>;
 
-    /// One of [`SLOTS`] places to look first for the value's code, where that is quicker than the map.
-    fn slot(&self) -> Option<usize>;
-
-    /// Whether it is the value of `code`, where [`Value::slot`] gives a place.
-    fn is_at(&self, code: u32, plain: &[u8]) -> bool;
+    /// Whether `plain` begins with the value as [`Value::put_plain`] writes it.
+    fn begins(&self, plain: &[u8]) -> bool;
 
     /// Of a chunk.
     fn statistics(bounds: Option<(&Self, &Self)>, nulls: u64, properties: &WriterProperties) -> Statistics;
@@ -62,12 +56,9 @@ impl Value for [u8] {
         Some(self.len())
     }
 
-    fn slot(&self) -> Option<usize> {
-        None
-    }
-
-    fn is_at(&self, _: u32, _: &[u8]) -> bool {
-        false
+    fn begins(&self, plain: &[u8]) -> bool {
+        let length = (self.len() as u32).to_le_bytes();
+        plain.strip_prefix(&length).is_some_and(|rest| rest.starts_with(self))
     }
 
     fn statistics(bounds: Option<(&Self, &Self)>, nulls: u64, properties: &WriterProperties) -> Statistics {
@@ -103,14 +94,8 @@ impl Value for i64 {
         None
     }
 
-    fn slot(&self) -> Option<usize> {
-        // Neighbouring numbers, and those that are far apart by a power of two, go to different places.
-        Some(((*self as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (u64::BITS - SLOTS.ilog2())) as usize)
-    }
-
-    fn is_at(&self, code: u32, plain: &[u8]) -> bool {
-        let start = code as usize * size_of::<Self>();
-        plain.get(start..start + size_of::<Self>()) == Some(&self.to_le_bytes())
+    fn begins(&self, plain: &[u8]) -> bool {
+        plain.starts_with(&self.to_le_bytes())
     }
 
     fn statistics(bounds: Option<(&Self, &Self)>, nulls: u64, _: &WriterProperties) -> Statistics {

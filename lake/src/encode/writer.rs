@@ -23,7 +23,8 @@ use parquet::{
 
 use super::{
     ZSTD_LEVEL,
-    chunk::{Chunk, Codec, UNSEEN},
+    chunk::{Chunk, Codec},
+    dictionary::UNSEEN,
     runs::Runs,
 };
 
