@@ -3,7 +3,9 @@
 //! A sighting is one container on one device: from the first listing with it to the second listing in a row without it (one
 //! listing may miss a pod that is still there). Failed calls are no listings and change nothing. The whole state of a
 //! sighting is published when it changes, and every live one again every ten minutes, so that a lost or repeated message does
-//! no harm. The state survives a restart of the agent (see `agent::State`): the same holding goes on under its first sighting.
+//! no harm. A listing that misses it, or has it again after one that missed it, is such a change: a live state that was observed
+//! after its last listing says that the name is not there just now, and a pod of that name bound since is another one.
+//! The state survives a restart of the agent (see `agent::State`): the same holding goes on under its first sighting.
 
 use crate::Held;
 use schemas::Timestamp;
@@ -57,7 +59,7 @@ impl Sightings {
             let key = [&sighting.namespace, &sighting.pod, &sighting.container, &sighting.device].map(String::clone);
             match now.remove(&key) {
                 Some((ids, replica_ids)) => {
-                    let differs = ids != sighting.ids || replica_ids != sighting.replica_ids;
+                    let differs = ids != sighting.ids || replica_ids != sighting.replica_ids || sighting.missed;
                     (sighting.ids, sighting.replica_ids, sighting.missed) = (ids, replica_ids, false);
                     sighting.last_listed = at;
                     if differs || snapshot {
@@ -68,9 +70,7 @@ impl Sightings {
                 None if sighting.missed => changed.push((sighting, Some(at))),
                 None => {
                     sighting.missed = true;
-                    if snapshot {
-                        changed.push((sighting.clone(), None));
-                    }
+                    changed.push((sighting.clone(), None));
                     kept.push(sighting);
                 }
             }
@@ -98,6 +98,7 @@ impl Sightings {
         let revision = latest.values().map(|h| h.revision).max().unwrap_or_default();
         let sighting = |h: Holding| {
             let first_seen = Timestamp::from_ms(h.known_from_ms?);
+            let last_listed = h.last_listed_ms.map_or(first_seen, Timestamp::from_ms);
             Some(Sighting {
                 namespace: h.namespace,
                 pod: h.pod,
@@ -106,8 +107,8 @@ impl Sightings {
                 replica_ids: h.replica_ids.into_iter().collect(),
                 ids: h.ids.unwrap_or(1),
                 first_seen,
-                last_listed: h.last_listed_ms.map_or(first_seen, Timestamp::from_ms),
-                missed: false,
+                last_listed,
+                missed: h.last_listed_ms.is_some_and(|last| last < h.observed_at_ms),
             })
         };
         let live = latest.into_values().filter(|h| h.ended_ms.is_none()).filter_map(sighting).collect();
@@ -174,14 +175,15 @@ mod tests {
         }
     }
 
-    /// `pod@first_seen..end` of what is published for listings 30 s apart.
+    /// `at: pod xids first_seen..end` of what is published for listings 30 s apart; `?` where that listing missed it.
     fn run(listings: &[&[(&str, u32)]]) -> Vec<String> {
         let mut sightings = Sightings::default();
         let mut out = Vec::new();
         for (n, pods) in listings.iter().enumerate() {
             let at = Timestamp::from_ms(n as i64 * 30_000);
             for state in sightings.listed("cl", "no", &[held("GPU-a", pods)], at) {
-                let end = state.ended_ms.map_or(String::new(), |ms| (ms / 1000).to_string());
+                let missed = state.last_listed_ms < Some(state.observed_at_ms);
+                let end = state.ended_ms.map_or(if missed { "?".into() } else { String::new() }, |ms| (ms / 1000).to_string());
                 let ids = state.ids.unwrap_or_default();
                 out.push(format!("{}: {} x{ids} {}..{end}", n * 30, state.pod, state.known_from_ms.unwrap_or(-1) / 1000));
             }
@@ -192,9 +194,10 @@ mod tests {
     #[test]
     fn a_sighting_lasts_from_its_first_listing_to_the_second_without_it() {
         let p: &[(&str, u32)] = &[("p", 1)];
-        assert_eq!(run(&[&[], p, p, &[], &[], &[]]), ["30: p x1 30..", "120: p x1 30..120"]);
-        assert_eq!(run(&[p, &[], p, &[], p]), ["0: p x1 0.."], "one listing without it ends nothing");
-        assert_eq!(run(&[p, &[], &[], p]), ["0: p x1 0..", "60: p x1 0..60", "90: p x1 90.."]);
+        assert_eq!(run(&[&[], p, p, &[], &[], &[]]), ["30: p x1 30..", "90: p x1 30..?", "120: p x1 30..120"]);
+        let flaps = ["0: p x1 0..", "30: p x1 0..?", "60: p x1 0..", "90: p x1 0..?", "120: p x1 0.."];
+        assert_eq!(run(&[p, &[], p, &[], p]), flaps, "one listing without it ends nothing, and is told");
+        assert_eq!(run(&[p, &[], &[], p]), ["0: p x1 0..", "30: p x1 0..?", "60: p x1 0..60", "90: p x1 90.."]);
     }
 
     #[test]
@@ -217,7 +220,10 @@ mod tests {
         let mut again: Sightings =
             serde_json::from_str(&serde_json::to_string(&sightings).unwrap_or_default()).unwrap_or_default();
         assert_eq!((again.len(), again.is_empty()), (1, false));
-        assert!(again.listed("cl", "no", &[], at(30_000)).is_empty());
+        let missed = again.listed("cl", "no", &[], at(30_000)).remove(0);
+        assert_eq!((missed.last_listed_ms, missed.ended_ms), (Some(0), None));
+        let mut recalled = Sightings::recall([missed.clone(), first.clone()]);
+        assert_eq!(recalled.listed("cl", "no", &[], at(60_000)).remove(0).ended_ms, Some(60_000), "the second in a row");
         let end = again.listed("cl", "no", &[], at(60_000)).remove(0);
         assert_eq!((&first.id, first.source.as_str(), first.ended_ms), (&end.id, "podres", None));
         assert_eq!((end.ended_ms, end.end_reason.as_str()), (Some(60_000), "unlisted"));

@@ -150,7 +150,7 @@ impl Facts {
         let one = |((cluster, node), facts): ((Text, Text), NodeFacts)| {
             let watched = api_watched.contains(&cluster);
             let (rules, samples, failed_scrapes) = facts.samples.settle(&node);
-            let mut holdings = facts.allocations.settle(&cluster, watched, facts.inventory.unit());
+            let mut holdings = facts.allocations.settle(&cluster, watched, facts.inventory.unit(), samples.listed);
             let (devices, unweighed) =
                 inventory::devices(&node, &facts.inventory, &samples.seen, rules.horizon_ms, &mut holdings);
             let without_inventory = facts.inventory.is_empty().then(|| node.clone()).into_iter().collect();

@@ -31,7 +31,8 @@ pub struct Sighting {
     pub first_seen: Timestamp,
     /// Where it was missed; none while it is listed.
     pub seen_until: Option<Timestamp>,
-    /// The last listing that has it, where told. A pod bound after that is another of the same name, and not seen here.
+    /// The last listing that is known to have it, where listings are told. A pod bound after that is another of the same name, or
+    /// was not listed yet: it is not seen here, also while the sighting goes on.
     pub last_listed: Option<Timestamp>,
     /// What else is to be said of it.
     pub flags: FlagSet,
@@ -44,10 +45,9 @@ impl Sighting {
 
     /// Whether some listing may have meant a pod bound at `bound`.
     fn may_mean(&self, bound: Timestamp) -> bool {
-        match (self.seen_until, self.last_listed) {
-            (Some(_), Some(last)) => bound <= last,
-            (Some(until), None) => bound < until,
-            (None, _) => true,
+        match self.last_listed {
+            Some(last) => bound <= last,
+            None => bound < self.end(),
         }
     }
 }
@@ -260,6 +260,10 @@ mod tests {
         check(Some(&pods), &[old(190), seen("B", 220, None)], &["uid-1 A 110..200", "uid-2 B 220..open"]);
         // A listing after its bind may have meant the second pod.
         check(Some(&pods), &[old(220)], &["uid-1 A 110..200", "uid-2 A 210..open"]);
+        // So while nobody has missed the name twice: before the kubelet has said, no device is guessed.
+        let open = |last| Sighting { seen_until: None, ..old(last) };
+        check(Some(&pods), &[open(190)], &["uid-1 A 110..200"]);
+        check(Some(&pods), &[open(220)], &["uid-1 A 110..200", "uid-2 A 210..open"]);
     }
 
     #[test]

@@ -54,6 +54,16 @@ words! {
     }
 }
 
+impl JoinReason {
+    /// Whether it says that the kubelet did not tell who holds what.
+    pub fn unanswered(self) -> bool {
+        match self {
+            Self::NoSocket | Self::ListFailed | Self::Expired => true,
+            Self::IdShapeUnknown | Self::ResourceNotMatched | Self::DeviceUnknown | Self::Conflict | Self::ClaimUnread => false,
+        }
+    }
+}
+
 impl ScrapeStatus {
     /// Whether this round read a page. `restarted` is a note about the agent: neither an answer nor a failure of the exporter.
     pub fn answered(self) -> bool {

@@ -85,8 +85,8 @@ fn every_face_has_the_bytes_that_it_always_had() {
         [
             "53a9e5abcdeb66ce9e0d2e320dae377f",
             "59c13bea5102199c2d17a20c848fcf5c",
-            "72a9da414f91ffab7db252a7af7b9885",
-            "038fd1817bac3a3567e9599e5cfe73e3"
+            "30d1a4b8f372fd3e0414fd296bca5efc",
+            "8ad8711fdafa478b2354da904f5ce319"
         ],
         "truth, pod-resources, messages, rows"
     );

@@ -24,7 +24,7 @@ fn id_columns(table: &Table) -> &'static [&'static str] {
 }
 
 /// Columns that say when and from where a state was observed, or how the interval goes on after the hour: no difference there
-/// is a difference in an hour.
+/// is a difference in an hour, but for the listings of a sighting ([`Listed`]).
 const ASIDE: [&str; 12] = [
     "from_at",
     "to_at",
@@ -84,10 +84,27 @@ struct Interval {
     from: i64,
     to: Option<i64>,
     moments: [Option<i64>; MOMENTS.len()],
+    listed: Option<Listed>,
     /// What else the row says, for comparing.
     rest: OwnedRow,
     /// The row, for writing.
     whole: OwnedRow,
+}
+
+/// Up to when a sighting was listed, as its state tells.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Listed {
+    last: i64,
+    /// Neither missed since nor ended: listings that change nothing are not told, so it goes on.
+    goes_on: bool,
+}
+
+impl Listed {
+    /// What of it tells which pods of an hour it may mean: those bound before it was missed, and of one that goes on any, if
+    /// there was news of it since the hour began.
+    fn in_hour(self, begin: i64, end: i64) -> Option<i64> {
+        Some(self.last).filter(|last| *last < if self.goes_on { begin } else { end })
+    }
 }
 
 /// What an hour has of an interval.
@@ -97,6 +114,7 @@ struct Piece<'a> {
     from: i64,
     to: i64,
     moments: [Option<i64>; MOMENTS.len()],
+    listed: Option<i64>,
 }
 
 impl Interval {
@@ -104,7 +122,8 @@ impl Interval {
         let (begin, end) = (hour.ms(), hour.plus_ms(HOUR_MS).ms());
         let (from, to) = (self.from.max(begin), self.to.map_or(end, |to| to.min(end)));
         let moments = self.moments.map(|m| m.filter(|ms| *ms < end));
-        (from < to).then_some(Piece { rest: &self.rest, from, to, moments })
+        let listed = self.listed.and_then(|listed| listed.in_hour(begin, end));
+        (from < to).then_some(Piece { rest: &self.rest, from, to, moments, listed })
     }
 }
 
@@ -122,11 +141,20 @@ impl State {
         (Timestamp::from_ms(from).hour(), Timestamp::from_ms(to).min(end))
     }
 
-    /// Whether two states say the same of every hour.
-    fn alike(&self, other: &State) -> bool {
+    /// Before which instant two states say the same of every hour, as they differ at most in when they were listed; the end of
+    /// time where they are alike. None: they differ in more.
+    fn alike_before(&self, other: &State) -> Option<i64> {
         let same =
             |(a, b): (&Interval, &Interval)| a.from == b.from && a.to == b.to && a.moments == b.moments && a.rest == b.rest;
-        self.intervals.len() == other.intervals.len() && self.intervals.iter().zip(&other.intervals).all(same)
+        let pairs = self.intervals.iter().zip(&other.intervals);
+        if self.intervals.len() != other.intervals.len() || !pairs.clone().all(same) {
+            return None;
+        }
+        let relisted = |(a, b): (&Interval, &Interval)| {
+            let last = |i: &Interval| i.listed.map_or(0, |listed| listed.last);
+            if a.listed == b.listed { i64::MAX } else { last(a).min(last(b)) }
+        };
+        Some(pairs.fold(i64::MAX, |least, pair| least.min(relisted(pair))))
     }
 }
 
@@ -176,6 +204,7 @@ impl Book {
             column.filter(|c| c.is_valid(row)).map_or(-1, |c| c.value(row))
         };
         let (from, to, observed) = (times(bounds[0]), times(bounds[1]), times("observed_at"));
+        let (last_listed, ended) = (times("last_listed"), times("interval_to"));
         let moments = MOMENTS.map(times);
         let (revision, partition, offset) = (ints("revision"), ints("log_partition"), ints("log_offset"));
         // One message is one state, whatever order its rows have in the file.
@@ -190,6 +219,10 @@ impl Book {
                 from: ms(from, row).unwrap_or_default(),
                 to: ms(to, row),
                 moments: moments.map(|m| ms(m, row)),
+                listed: ms(last_listed, row).map(|last| Listed {
+                    last,
+                    goes_on: ms(ended, row).is_none() && ms(observed, row).is_none_or(|at| at <= last),
+                }),
                 rest: rest.row(row).owned(),
                 whole: whole.row(row).owned(),
             });
@@ -364,12 +397,16 @@ impl Closer {
         }
         let unknown = old.is_none();
         let mut candidates = Vec::new();
+        let alike_before = old.and_then(|old| old.alike_before(&new));
         if let Some(w) = watermark
-            && !old.is_some_and(|old| old.alike(&new))
+            && alike_before != Some(i64::MAX)
         {
             let (mut first, mut last) = new.hours(w.closed_to);
             if let Some((f, l)) = old.map(|old| old.hours(w.closed_to)) {
                 (first, last) = (first.min(f), last.max(l));
+            }
+            if let Some(alike) = alike_before {
+                first = first.max(Timestamp::from_ms(alike).hour());
             }
             let mut hour = first.max(w.from).max(last.plus_ms(-self.options.max_hours * HOUR_MS).hour());
             while hour < last {

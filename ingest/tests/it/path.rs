@@ -247,8 +247,8 @@ async fn rounds_become_closed_hours_with_holders_failures_and_rejects() {
     let lake = world.lake();
     let mut sink = world.sink(&log);
     let report = sink.flush(at(3700)).unwrap();
-    // Six rounds; the sighting of train-0, and its end after two listings without it.
-    assert_eq!((report.records, report.unread(), report.buffered, report.behind_at), (8, 0, 0, None));
+    // Six rounds; the sighting of train-0, the first listing without it, and its end with the second.
+    assert_eq!((report.records, report.unread(), report.buffered, report.behind_at), (9, 0, 0, None));
     let mut closer = closer(lake.clone());
     let report = closer.close(at(3600), at(3700)).unwrap();
     assert_eq!(report.watermark.unwrap().closed_to, at(3600));
@@ -709,6 +709,84 @@ fn an_hour_has_its_part_of_every_interval_and_later_states_correct_it() {
     sink.flush(at(3 * h)).unwrap();
     closer.close(at(3 * h), at(3 * h)).unwrap();
     assert_eq!(closed(&lake, "nodes", &["kind", "device"]).len(), 6);
+}
+
+/// Who is meant by a sighting hangs on when it was missed: an hour that was written before that was known is corrected.
+#[test]
+fn a_sighting_that_was_missed_in_a_closed_hour_corrects_it_and_listings_as_ever_do_not() {
+    use schemas::proto::Holding;
+    let dir = tempfile::tempdir().unwrap();
+    let log = open_log(dir.path());
+    let lake = Lake::create(&dir.path().join("lake")).unwrap();
+    let mut sink = Sink::open(lake.clone(), all(&log), Default::default()).unwrap();
+    let mut closer = closer(lake.clone());
+    let h = 3600;
+    let sighting = |observed: i64, listed: i64, ended: Option<i64>| {
+        ingest::publish::holding(Holding {
+            cluster: "reef".into(),
+            node: "n".into(),
+            source: "podres".into(),
+            id: "a".into(),
+            pod: "a".into(),
+            device: "GPU-a".into(),
+            observed_at_ms: at(observed).ms(),
+            known_from_ms: Some(at(5).ms()),
+            last_listed_ms: Some(at(listed).ms()),
+            ended_ms: ended.map(|s| at(s).ms()),
+            ..Default::default()
+        })
+    };
+    let mut step = |now: i64, state: (i64, i64, Option<i64>)| {
+        let topic = log.topic(ALLOCATIONS).unwrap();
+        topic.produce(&[sighting(state.0, state.1, state.2)]).unwrap();
+        sink.flush(at(now)).unwrap();
+        let report = closer.close(at(now), at(now)).unwrap();
+        let rows = closed(&lake, "allocations", &["from_at", "last_listed", "interval_to"]);
+        (report.parts.get("allocations").copied().unwrap_or(0), rows)
+    };
+    let row = |text: &str| text.to_owned();
+    assert_eq!(step(h, (h - 300, h - 300, None)), (1, vec![row("5 3300 -")]));
+    // Listed as ever, told again: nothing that was written changes.
+    assert_eq!(step(h, (h + 300, h + 300, None)), (0, vec![row("5 3300 -")]));
+    // Missed once inside the hour, as is learned late.
+    assert_eq!(step(h, (h + 330, h - 30, None)), (1, vec![row("5 3570 -")]));
+    // There again: it goes on. Then it ends, last listed in the hour after, which is no matter of this one.
+    assert_eq!(step(h, (h + 360, h + 360, None)), (1, vec![row("5 3960 -")]));
+    assert_eq!(step(h, (h + 600, h + 540, Some(h + 600))), (0, vec![row("5 3960 -")]));
+    let (parts, rows) = step(2 * h, (h + 601, h + 540, Some(h + 600)));
+    assert_eq!((parts, rows), (1, vec![row("5 3960 -"), row("3600 4140 4200")]));
+}
+
+/// An hour in which nobody had news of a sighting is written again when there is.
+#[test]
+fn news_of_a_sighting_after_an_hour_without_any_corrects_that_hour() {
+    use schemas::proto::Holding;
+    let dir = tempfile::tempdir().unwrap();
+    let log = open_log(dir.path());
+    let lake = Lake::create(&dir.path().join("lake")).unwrap();
+    let mut sink = Sink::open(lake.clone(), all(&log), Default::default()).unwrap();
+    let mut closer = closer(lake.clone());
+    let h = 3600;
+    let mut told = |now: i64, listed: i64| {
+        let state = Holding {
+            cluster: "reef".into(),
+            node: "n".into(),
+            source: "podres".into(),
+            id: "a".into(),
+            pod: "a".into(),
+            device: "GPU-a".into(),
+            observed_at_ms: at(listed).ms(),
+            known_from_ms: Some(at(5).ms()),
+            last_listed_ms: Some(at(listed).ms()),
+            ..Default::default()
+        };
+        log.topic(ALLOCATIONS).unwrap().produce(&[ingest::publish::holding(state)]).unwrap();
+        sink.flush(at(now)).unwrap();
+        closer.close(at(now), at(now)).unwrap();
+        closed(&lake, "allocations", &["from_at", "last_listed"])
+    };
+    assert_eq!(told(3 * h, 600), ["5 600", "3600 600", "7200 600"]);
+    assert_eq!(told(3 * h, 2 * h + 60), ["5 600", "3600 7260", "7200 7260"]);
 }
 
 #[test]

@@ -26,12 +26,14 @@ type Observed = (Timestamp, i64);
 enum State {
     /// And whether the row says what each device held by number weighs.
     Holding(Holding, bool),
-    Sighting(Sighting),
+    /// And whether it goes on as far as its state tells: later listings have it too, or there would be another state.
+    Sighting(Sighting, bool),
 }
 
 impl Allocations {
-    /// Holdings of the node's devices; one held by number weighs `unit` where its row does not say.
-    pub(super) fn settle(self, cluster: &str, api_watched: bool, unit: Ratio) -> Vec<Holding> {
+    /// Holdings of the node's devices; one held by number weighs `unit` where its row does not say. `listed` is the last time
+    /// that its kubelet is known to have told who holds what.
+    pub(super) fn settle(self, cluster: &str, api_watched: bool, unit: Ratio, listed: Option<Timestamp>) -> Vec<Holding> {
         let (mut holdings, mut sightings) = (Vec::new(), Vec::new());
         for (_, state) in self.0.into_values() {
             match state {
@@ -41,7 +43,13 @@ impl Allocations {
                     }
                     holdings.push(holding);
                 }
-                State::Sighting(sighting) => sightings.push(sighting),
+                State::Sighting(mut sighting, goes_on) => {
+                    // A listing that changes nothing is not told; the rounds tell that there was one.
+                    if goes_on && sighting.last_listed.is_some() {
+                        sighting.last_listed = sighting.last_listed.max(listed);
+                    }
+                    sightings.push(sighting);
+                }
             }
         }
         let watched = api_watched || holdings.iter().any(|h| h.source == HoldingSource::Api);
@@ -79,23 +87,29 @@ pub(super) fn add(facts: &mut Facts, batch: &RecordBatch) -> Result<(), BatchErr
         let begin = begins.must(row)?;
         let ids = ids(replica_ids.get(row), id_counts.count(row));
         let flags = FlagSet::from_text(flags.get(row).unwrap_or("")).0;
+        let observed = (observed_at.must(row)?, revisions.get(row).unwrap_or(0));
         let (namespace, pod): (Text, Text) = (namespaces.must(row)?.into(), pods.must(row)?.into());
         let device = devices.get(row).filter(|device| !device.is_empty()).map(Text::from);
         let uid = uids.get(row).filter(|uid| !uid.is_empty()).map(Text::from);
         let state = match (kind, device) {
-            (HoldingSource::PodResources, Some(device)) => State::Sighting(Sighting {
-                node: this_node.clone(),
-                namespace,
-                pod,
-                pod_uid: uid,
-                container: containers.get(row).map(Text::from),
-                device,
-                ids,
-                first_seen: known_from.get(row).unwrap_or(begin),
-                seen_until: ends.get(row),
-                last_listed: last_listed.get(row),
-                flags,
-            }),
+            (HoldingSource::PodResources, Some(device)) => {
+                let sighting = Sighting {
+                    node: this_node.clone(),
+                    namespace,
+                    pod,
+                    pod_uid: uid,
+                    container: containers.get(row).map(Text::from),
+                    device,
+                    ids,
+                    first_seen: known_from.get(row).unwrap_or(begin),
+                    seen_until: ends.get(row),
+                    last_listed: last_listed.get(row),
+                    flags,
+                };
+                // One observed after its last listing was missed by the one that observed it.
+                let goes_on = sighting.seen_until.is_none() && sighting.last_listed.is_none_or(|last| last >= observed.0);
+                State::Sighting(sighting, goes_on)
+            }
             (_, device) => {
                 let weight = weight_nums.count(row).zip(weight_dens.count(row)).and_then(|(num, den)| Ratio::new(num, den));
                 let held = match device {
@@ -123,7 +137,6 @@ pub(super) fn add(facts: &mut Facts, batch: &RecordBatch) -> Result<(), BatchErr
                 State::Holding(holding, weight.is_some())
             }
         };
-        let observed = (observed_at.must(row)?, revisions.get(row).unwrap_or(0));
         if kind == HoldingSource::Api {
             facts.api_watched.insert(this_cluster.clone());
         }

@@ -6,7 +6,7 @@ use arrow::array::RecordBatch;
 use schemas::{
     SKEW_LIMIT_MS, Timestamp,
     catalogue::{self, id},
-    status::{ReadingFault, ScrapeStatus},
+    status::{JoinReason, ReadingFault, ScrapeStatus},
 };
 
 use super::{
@@ -28,6 +28,8 @@ pub(super) struct Samples {
     skewed: HashMap<(Text, Timestamp), i64>,
     horizon_ms: Option<i64>,
     seen: BTreeMap<Text, Seen>,
+    /// Last round in which the kubelet told who holds what, the node's clock put right.
+    listed: Option<Timestamp>,
 }
 
 /// A device as its samples show it.
@@ -44,11 +46,13 @@ pub(super) struct Seen {
 pub(super) struct Settled {
     pub(super) samples: Vec<Sample>,
     pub(super) seen: BTreeMap<Text, Seen>,
+    /// The last round in which the kubelet told who holds what.
+    pub(super) listed: Option<Timestamp>,
 }
 
 impl Samples {
     pub(super) fn settle(self, node: &Text) -> (Rules, Settled, Vec<FailedScrape>) {
-        let Self { samples, failed, skewed, horizon_ms, seen } = self;
+        let Self { samples, failed, skewed, horizon_ms, seen, listed } = self;
         let right = |at: Timestamp, source: &Text| match skewed.get(&(source.clone(), at)) {
             Some(skew) => (at.plus_ms(skew.saturating_neg()), true),
             None => (at, false),
@@ -64,7 +68,7 @@ impl Samples {
         let failed = failed.into_iter().map(|(at, source)| FailedScrape { node: node.clone(), at: right(at, &source).0 });
         let default = Rules::default();
         let rules = Rules { horizon_ms: horizon_ms.unwrap_or(default.horizon_ms), ..default };
-        (rules, Settled { samples, seen }, failed.collect())
+        (rules, Settled { samples, seen, listed }, failed.collect())
     }
 }
 
@@ -182,7 +186,7 @@ impl Seen {
 pub(super) fn add_scrapes(facts: &mut Facts, batch: &RecordBatch) -> Result<(), BatchError> {
     let columns = Columns::of("scrapes", batch);
     let (clusters, nodes, sources) = (columns.texts("cluster")?, columns.texts("node")?, columns.texts("source")?);
-    let (times, statuses) = (columns.times("at")?, columns.texts("status")?);
+    let (times, statuses, reasons) = (columns.times("at")?, columns.texts("status")?, columns.texts("join_reason")?);
     let (intervals, collects, skews) =
         (columns.ints("interval_ms")?, columns.ints("collect_interval_ms")?, columns.ints("skew_ms")?);
     let (mut cluster, mut node, mut source) = (Shared::default(), Shared::default(), Shared::default());
@@ -194,10 +198,16 @@ pub(super) fn add_scrapes(facts: &mut Facts, batch: &RecordBatch) -> Result<(), 
             let horizon = known.max(interval * 5 / 2);
             samples.horizon_ms = samples.horizon_ms.max(Some(horizon));
         }
+        // A note about the agent is no round, and where the kubelet gave no answer the round says so.
+        let status = ScrapeStatus::from_text(statuses.must(row)?);
+        let silent = reasons.get(row).and_then(JoinReason::from_text).is_some_and(JoinReason::unanswered);
+        if status != Some(ScrapeStatus::Restarted) && !silent {
+            samples.listed = samples.listed.max(Some(at.without_skew(skews.get(row))));
+        }
         if let Some(skew) = skews.get(row).filter(|skew| skew.saturating_abs() > SKEW_LIMIT_MS) {
             samples.skewed.insert((source.clone(), at), skew);
         }
-        if ScrapeStatus::from_text(statuses.must(row)?).is_some_and(ScrapeStatus::failed) {
+        if status.is_some_and(ScrapeStatus::failed) {
             samples.failed.push((at, source));
         }
     }

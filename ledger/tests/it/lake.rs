@@ -399,6 +399,54 @@ fn the_kubelet_names_the_device_of_an_api_holding() {
     assert_eq!(lines(facts)[0], "A podres:bay/surf/a@1970-01-01T00:11:00.000Z 2940000 no_api_holding,no_inventory");
 }
 
+/// Pod a of two lives, the second bound on its node while the sighting of the first still goes on; meanwhile pod b is on the device.
+#[test]
+fn a_device_is_not_guessed_for_a_pod_of_the_same_name_before_the_kubelet_has_named_it() {
+    let api = |uid: &str, pod: &str, from: i64, to: Option<i64>| {
+        let row =
+            on("n1").set("source", "api").set("holding_id", uid).set("pod_uid", uid).set("namespace", "surf").set("pod", pod);
+        row.set("count", 1).set("bound_at", at(from)).set("interval_from", at(from)).maybe("interval_to", to.map(at))
+    };
+    let seen = |pod: &str, from: i64, listed: i64, observed: i64| {
+        let row = on("n1").set("source", "podres").set("holding_id", pod).set("namespace", "surf").set("pod", pod);
+        let row = row.set("device", "A").set("ids", 1).set("interval_from", at(from)).set("known_from", at(from));
+        row.set("last_listed", at(listed)).set("observed_at", at(observed))
+    };
+    let round =
+        |ms: i64, status: &str| on("n1").set("at", at(ms)).set("source", "s").set("status", status).set("interval_ms", 30_000);
+    let devices = ["A", "B"].map(|device| node_row("n1").set("kind", "device").set("device", device));
+    let holdings = [api("a1", "a", 0, Some(3_540_000)), api("b1", "b", 3_549_000, None), api("a2", "a", 3_580_000, None)];
+    let of = |sighting: Row, rounds: &[Row]| {
+        let mut facts = Facts::default();
+        add(&mut facts, Source::Nodes, "nodes", &devices);
+        add(&mut facts, Source::Allocations, "allocations", &holdings);
+        add(&mut facts, Source::Allocations, "allocations", &[sighting, seen("b", 3_570_000, 3_570_000, 3_570_000)]);
+        add(&mut facts, Source::Scrapes, "scrapes", rounds);
+        let held = |line: &String| ["a1", "a2", "b1"].iter().any(|uid| line.contains(uid));
+        lines(facts).into_iter().filter(held).collect::<Vec<_>>()
+    };
+    let by_number = ["A a1 3540000", "A b1 30000", "- a2 20000", "- b1 21000"];
+    let rounds = |last: Row| [round(3_540_000, "ok"), last];
+    // It was told ten minutes before, and no listing since the second bind is known.
+    let unsaid = seen("a", 0, 3_000_000, 3_000_000);
+    assert_eq!(of(unsaid.clone(), &rounds(round(3_570_000, "ok"))), by_number);
+    assert_eq!(of(unsaid.clone(), &[]), by_number);
+    // Nor is a round a listing whose kubelet gave no answer, or that is a note about the agent.
+    let silent = round(3_590_000, "ok").set("join_reason", "list_failed");
+    assert_eq!(of(unsaid.clone(), &rounds(silent)), by_number);
+    assert_eq!(of(unsaid.clone(), &rounds(round(3_590_000, "restarted"))), by_number);
+    // The first listing without it is told, and no later round makes the second pod of it.
+    let missed = seen("a", 0, 3_540_000, 3_570_000);
+    assert_eq!(of(missed, &rounds(round(3_590_000, "ok"))), by_number);
+    // Listed since its bind, with or without the page: the device is the second pod's, and who had it before is cut.
+    let cut = ["A a1 3540000", "A a2 20000", "A b1 10000 end_clamped", "- b1 21000"];
+    for status in ["ok", "timeout"] {
+        assert_eq!(of(unsaid.clone(), &rounds(round(3_590_000, status))), cut, "{status}");
+    }
+    let skewed = |skew: i64| rounds(round(3_590_000, "ok").set("skew_ms", skew));
+    assert_eq!((of(unsaid.clone(), &skewed(20_000)).len(), of(unsaid, &skewed(5_000))), (4, cut.map(String::from).to_vec()));
+}
+
 #[test]
 fn instances_are_weighed_by_their_profile_and_a_new_layout_takes_over() {
     let sample = |device: &str, profile: &str, ms: i64| {
