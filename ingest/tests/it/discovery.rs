@@ -97,7 +97,7 @@ impl Agent {
         while next < bounds.end {
             let fetched = topic.fetch(0, next, 1 << 20).unwrap();
             next = fetched.next;
-            taken.extend(fetched.messages.into_iter().map(|message| message.value));
+            taken.extend(fetched.messages.into_iter().map(|message| message.value.to_vec()));
         }
         taken
     }
