@@ -47,7 +47,7 @@ pub fn six_decimals_len(value: f64) -> Option<usize> {
 /// The nearest whole number of millionths to the value without its sign; none where it is not plain which that is.
 fn millionths(value: f64) -> Option<u64> {
     let scaled = value.abs() * 1e6;
-    if !(scaled < 1e14) {
+    if scaled.is_nan() || scaled >= 1e14 {
         return None;
     }
     // The product is off by at most an ulp/2 of `scaled`, below 0.01, and so is the sum: only near a tie could they mislead.

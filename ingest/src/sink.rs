@@ -556,7 +556,7 @@ impl Sink {
 }
 
 /// Has the C library keep what a buffer of messages gives back for the next one, where it would return each to the system, which
-/// took a sixth of the sink's time: it keeps twice the largest block that it was ever given back, if that is below 32 MiB. Nothing
+/// took up to a sixth of the sink's time: it keeps twice the largest block that it was ever given back, if that is below 32 MiB. Nothing
 /// is written to this one, so that it takes no memory.
 fn keep_memory() {
     drop(std::hint::black_box(Vec::<u8>::with_capacity(31 << 20)));

@@ -33,7 +33,7 @@ use rdkafka::error::KafkaError;
 use read::Reader;
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How a connection works.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -176,14 +176,29 @@ impl Topic for KafkaTopic {
     fn fetch(&self, partition: u32, from: u64, max_bytes: usize) -> Result<Fetched, TransportError> {
         let number = self.known(partition)?;
         let reader = self.kafka.reader()?;
-        if let Some(end) = reader.known_end(self.name, number, from)? {
-            return reader.fetch(self.name, number, from, end, max_bytes);
+        let deadline = Instant::now() + self.kafka.options.timeout;
+        let mut known = reader.known_end(self.name, number, from)?;
+        loop {
+            let end = match known.take() {
+                Some(end) => end,
+                None => {
+                    let bounds = self.bounds(partition)?;
+                    if from < bounds.start || from > bounds.end {
+                        return Err(TransportError::OutOfRange { topic: self.name.to_owned(), partition, from, bounds });
+                    }
+                    bounds.end
+                }
+            };
+            let fetched = reader.fetch(self.name, number, from, end, max_bytes)?;
+            // Nothing of what is there is no answer: whoever asked would take it for a hole, or for the end.
+            if fetched.next > from || from >= end {
+                return Ok(fetched);
+            }
+            if Instant::now() >= deadline {
+                return Err(self.kafka.options.properties.late("fetch", self.kafka.options.timeout));
+            }
+            std::thread::sleep(read::RETRY);
         }
-        let bounds = self.bounds(partition)?;
-        if from < bounds.start || from > bounds.end {
-            return Err(TransportError::OutOfRange { topic: self.name.to_owned(), partition, from, bounds });
-        }
-        reader.fetch(self.name, number, from, bounds.end, max_bytes)
     }
 
     fn bounds(&self, partition: u32) -> Result<Bounds, TransportError> {

@@ -711,31 +711,32 @@ fn an_hour_has_its_part_of_every_interval_and_later_states_correct_it() {
     assert_eq!(closed(&lake, "nodes", &["kind", "device"]).len(), 6);
 }
 
+/// What an agent tells of pod `a` on `GPU-a`, which it has seen since second 5.
+fn sighting(observed: i64, listed: i64, ended: Option<i64>) -> ingest::transport::Record {
+    ingest::publish::holding(schemas::proto::Holding {
+        cluster: "reef".into(),
+        node: "n".into(),
+        source: "podres".into(),
+        id: "a".into(),
+        pod: "a".into(),
+        device: "GPU-a".into(),
+        observed_at_ms: at(observed).ms(),
+        known_from_ms: Some(at(5).ms()),
+        last_listed_ms: Some(at(listed).ms()),
+        ended_ms: ended.map(|s| at(s).ms()),
+        ..Default::default()
+    })
+}
+
 /// Who is meant by a sighting hangs on when it was missed: an hour that was written before that was known is corrected.
 #[test]
 fn a_sighting_that_was_missed_in_a_closed_hour_corrects_it_and_listings_as_ever_do_not() {
-    use schemas::proto::Holding;
     let dir = tempfile::tempdir().unwrap();
     let log = open_log(dir.path());
     let lake = Lake::create(&dir.path().join("lake")).unwrap();
     let mut sink = Sink::open(lake.clone(), all(&log), Default::default()).unwrap();
     let mut closer = closer(lake.clone());
     let h = 3600;
-    let sighting = |observed: i64, listed: i64, ended: Option<i64>| {
-        ingest::publish::holding(Holding {
-            cluster: "reef".into(),
-            node: "n".into(),
-            source: "podres".into(),
-            id: "a".into(),
-            pod: "a".into(),
-            device: "GPU-a".into(),
-            observed_at_ms: at(observed).ms(),
-            known_from_ms: Some(at(5).ms()),
-            last_listed_ms: Some(at(listed).ms()),
-            ended_ms: ended.map(|s| at(s).ms()),
-            ..Default::default()
-        })
-    };
     let mut step = |now: i64, state: (i64, i64, Option<i64>)| {
         let topic = log.topic(ALLOCATIONS).unwrap();
         topic.produce(&[sighting(state.0, state.1, state.2)]).unwrap();
@@ -760,7 +761,6 @@ fn a_sighting_that_was_missed_in_a_closed_hour_corrects_it_and_listings_as_ever_
 /// An hour in which nobody had news of a sighting is written again when there is.
 #[test]
 fn news_of_a_sighting_after_an_hour_without_any_corrects_that_hour() {
-    use schemas::proto::Holding;
     let dir = tempfile::tempdir().unwrap();
     let log = open_log(dir.path());
     let lake = Lake::create(&dir.path().join("lake")).unwrap();
@@ -768,19 +768,7 @@ fn news_of_a_sighting_after_an_hour_without_any_corrects_that_hour() {
     let mut closer = closer(lake.clone());
     let h = 3600;
     let mut told = |now: i64, listed: i64| {
-        let state = Holding {
-            cluster: "reef".into(),
-            node: "n".into(),
-            source: "podres".into(),
-            id: "a".into(),
-            pod: "a".into(),
-            device: "GPU-a".into(),
-            observed_at_ms: at(listed).ms(),
-            known_from_ms: Some(at(5).ms()),
-            last_listed_ms: Some(at(listed).ms()),
-            ..Default::default()
-        };
-        log.topic(ALLOCATIONS).unwrap().produce(&[ingest::publish::holding(state)]).unwrap();
+        log.topic(ALLOCATIONS).unwrap().produce(&[sighting(listed, listed, None)]).unwrap();
         sink.flush(at(now)).unwrap();
         closer.close(at(now), at(now)).unwrap();
         closed(&lake, "allocations", &["from_at", "last_listed"])

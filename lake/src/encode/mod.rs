@@ -29,7 +29,7 @@ use parquet::{
     errors::ParquetError,
     file::{
         metadata::SortingColumn,
-        properties::{EnabledStatistics, WriterProperties, WriterPropertiesBuilder, WriterVersion},
+        properties::{EnabledStatistics, WriterProperties, WriterVersion},
     },
     schema::types::ColumnPath,
 };
@@ -62,7 +62,7 @@ pub fn stream<E: From<LakeError>>(
     batches: impl IntoIterator<Item = Result<RecordBatch, E>>,
     footer: &mut Footer,
 ) -> Result<Vec<u8>, E> {
-    write(table, properties(table), batches, footer)
+    write(table, properties(table, Tree::Closed), batches, footer)
 }
 
 /// A file of the hot tree, which is read once or twice before its hour is closed: as quick to write as it can be.
@@ -71,7 +71,12 @@ pub fn hot(
     batches: impl IntoIterator<Item: Borrow<RecordBatch>>,
     footer: &mut Footer,
 ) -> Result<Vec<u8>, LakeError> {
-    write(table, hot_properties(table), batches.into_iter().map(|batch| Ok::<_, LakeError>(batch.borrow().clone())), footer)
+    write(
+        table,
+        properties(table, Tree::Hot),
+        batches.into_iter().map(|batch| Ok::<_, LakeError>(batch.borrow().clone())),
+        footer,
+    )
 }
 
 fn write<E: From<LakeError>>(
@@ -136,45 +141,38 @@ fn times(table: &Table, batch: &RecordBatch) -> (Option<Timestamp>, Option<Times
     (low.map(Timestamp::from_micros), high.map(Timestamp::from_micros))
 }
 
-fn base(table: &Table) -> WriterPropertiesBuilder {
+/// Which tree a file is of.
+#[derive(Clone, Copy, PartialEq)]
+enum Tree {
+    Closed,
+    /// Least and greatest values only of what readers skip by, and no dictionaries of whole numbers.
+    Hot,
+}
+
+fn properties(table: &Table, tree: Tree) -> WriterProperties {
     let sorting = table.sort.iter().filter_map(|name| table.index(name));
     let sorting = sorting.map(|index| SortingColumn { column_idx: index as i32, descending: false, nulls_first: true }).collect();
-    WriterProperties::builder()
+    let hot = tree == Tree::Hot;
+    let mut properties = WriterProperties::builder()
         .set_writer_version(WriterVersion::PARQUET_1_0)
         .set_compression(Compression::ZSTD(ZstdLevel::try_new(ZSTD_LEVEL).expect("a zstd level")))
         .set_max_row_group_row_count(Some(ROW_GROUP_ROWS))
         .set_created_by(concat!("strandline ", env!("CARGO_PKG_VERSION")).to_owned())
         .set_sorting_columns(Some(sorting))
-}
-
-fn properties(table: &Table) -> WriterProperties {
-    let mut properties = base(table).set_statistics_enabled(EnabledStatistics::Page);
+        .set_statistics_enabled(if hot { EnabledStatistics::None } else { EnabledStatistics::Page })
+        .set_offset_index_disabled(hot);
     for column in &table.columns {
         let path = ColumnPath::new(vec![column.name.clone()]);
-        properties = match layout(column) {
-            Layout::Dictionary => properties.set_column_dictionary_enabled(path, true),
-            Layout::Encoded(encoding) => {
-                properties.set_column_dictionary_enabled(path.clone(), false).set_column_encoding(path, encoding)
-            }
-        };
-    }
-    properties.build()
-}
-
-/// Least and greatest values only of what readers skip by, and no dictionaries of whole numbers.
-fn hot_properties(table: &Table) -> WriterProperties {
-    let mut properties = base(table).set_statistics_enabled(EnabledStatistics::None).set_offset_index_disabled(true);
-    for column in &table.columns {
-        let path = ColumnPath::new(vec![column.name.clone()]);
-        if table.sort.contains(&&*column.name) || table.time == column.name {
+        if hot && (table.sort.contains(&&*column.name) || table.time == column.name) {
             properties = properties.set_column_statistics_enabled(path.clone(), EnabledStatistics::Chunk);
         }
-        properties = match (layout(column), column.kind) {
-            (Layout::Dictionary, Type::Int) => properties
-                .set_column_dictionary_enabled(path.clone(), false)
-                .set_column_encoding(path, Encoding::DELTA_BINARY_PACKED),
-            (Layout::Dictionary, _) => properties.set_column_dictionary_enabled(path, true),
-            (Layout::Encoded(encoding), _) => {
+        let layout = match layout(column) {
+            Layout::Dictionary if hot && column.kind == Type::Int => Layout::Encoded(Encoding::DELTA_BINARY_PACKED),
+            layout => layout,
+        };
+        properties = match layout {
+            Layout::Dictionary => properties.set_column_dictionary_enabled(path, true),
+            Layout::Encoded(encoding) => {
                 properties.set_column_dictionary_enabled(path.clone(), false).set_column_encoding(path, encoding)
             }
         };

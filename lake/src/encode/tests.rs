@@ -190,7 +190,7 @@ proptest! {
         dictionary_bytes in prop_oneof![2 => Just(1usize << 20), 1 => 20..40_000usize],
     ) {
         let table = tables::get(TABLE);
-        let of = if hot { hot_properties(table) } else { properties(table) }.into_builder();
+        let of = properties(table, if hot { Tree::Hot } else { Tree::Closed }).into_builder();
         let of = of.set_max_row_group_row_count(Some(group)).set_data_page_row_count_limit(page_rows);
         let of = of.set_write_batch_size(batch_rows).set_data_page_size_limit(page_bytes);
         let (plain, mixed) = batches(&shapes, &cuts, seed);
@@ -213,7 +213,7 @@ fn large_files_are_the_same_too() {
         Shape { distinct: 60_000, run: 1, nulls: 2, text: Texts::Foreign },
         short,
     ];
-    for of in [properties(table), hot_properties(table)] {
+    for of in [properties(table, Tree::Closed), properties(table, Tree::Hot)] {
         let of = of.into_builder().set_max_row_group_row_count(Some(50_000)).build();
         let (plain, mixed) = batches(&shapes, &[45_000, 1, 17_000, 2_000], 7);
         check(of, &plain, &mixed);

@@ -52,7 +52,7 @@ struct Group {
 enum Column {
     Text(Box<Text>),
     Number(Box<Chunk<i64>>),
-    Other(ArrowColumnWriter),
+    Other(Box<ArrowColumnWriter>),
 }
 
 /// A column of texts, and the codes of what its last batch had for a dictionary.
@@ -132,7 +132,7 @@ impl Writer {
                 });
             }
             let none = || ParquetError::General(format!("no writer of column {}", field.name()));
-            others.next().map(Column::Other).ok_or_else(none)
+            others.next().map(|writer| Column::Other(Box::new(writer))).ok_or_else(none)
         };
         let columns = self.schema.fields().iter().zip(descrs).map(column).collect::<Result<_, _>>()?;
         Ok(Group { columns, rows: 0 })

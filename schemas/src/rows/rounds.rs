@@ -88,18 +88,15 @@ impl Rounds {
         place: Option<Place>,
         mut said: impl FnMut(&Envelope<'_>, usize),
     ) -> Result<(), String> {
-        let mut read = self.read(&bytes, &mut said);
-        if read.is_none() {
-            // What another encoder may write is read by the library, and written anew.
-            let undecodable = |why: String| format!("undecodable: {why}");
-            let round = ScrapeRound::decode(&*bytes).map_err(|error| undecodable(error.to_string()))?;
-            bytes = round.encode_to_vec().into();
-            read = self.read(&bytes, &mut said);
-            if read.is_none() {
-                return Err(undecodable("it cannot be written anew as it was read".to_owned()));
+        let (target, at_ms, sequence) = match self.read(&bytes, &mut said) {
+            Some(read) => read?,
+            None => {
+                // What another encoder may write is read by the library, and written anew.
+                let round = ScrapeRound::decode(&*bytes).map_err(|error| format!("undecodable: {error}"))?;
+                bytes = round.encode_to_vec().into();
+                self.read(&bytes, &mut said).ok_or("undecodable: it cannot be written anew as it was read")??
             }
-        }
-        let (target, at_ms, sequence) = read.unwrap_or_else(|| unreachable!("seen above"))?;
+        };
         self.bytes += bytes.len();
         self.rounds.push(Round { target, at_ms, sequence, place, bytes });
         Ok(())
@@ -122,10 +119,11 @@ impl Rounds {
         said: &mut impl FnMut(&Envelope<'_>, usize),
     ) -> Option<Result<(usize, i64, u64), String>> {
         let round = Envelope::read(bytes, |device| devices.push(place(device, bytes)))?;
-        if !TIMES_MS.contains(&round.at_ms) {
-            return Some(Err(format!("bad_time: {} ms is outside the years 1970 to 9999", round.at_ms)));
+        let Head { cluster, node, source, at_ms, sequence } = round.head;
+        if !TIMES_MS.contains(&at_ms) {
+            return Some(Err(format!("bad_time: {at_ms} ms is outside the years 1970 to 9999")));
         }
-        let target = self.target(round.cluster, round.node, round.source);
+        let target = self.target(cluster, node, source);
         let (first, facts) = (self.samples.len(), self.facts.len());
         for (position, device) in devices.iter().enumerate() {
             if self.device(target, position, device.clone(), bytes).is_none() {
@@ -138,7 +136,7 @@ impl Rounds {
         shown.clear();
         shown.extend(self.samples[first..].iter().map(|sample| sample.facts));
         said(&round, devices.len());
-        Some(Ok((target, round.at_ms, round.sequence)))
+        Some(Ok((target, at_ms, sequence)))
     }
 
     fn target(&mut self, cluster: &str, node: &str, source: &str) -> usize {

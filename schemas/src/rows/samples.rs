@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 /// What a device's row has of its round.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Head<'a> {
     /// Cluster.
     pub cluster: &'a str,
@@ -58,8 +58,6 @@ pub struct SampleColumns {
     faults: usize,
     labels: usize,
     xid_message: usize,
-    /// Column of a field id; `usize::MAX` where it has none.
-    reading: Vec<usize>,
     /// Columns of what a device is and whose, which rarely changes from round to round.
     facts: Vec<usize>,
 }
@@ -78,18 +76,9 @@ impl SampleColumns {
     pub fn new() -> Self {
         let table = tables::get("gpu_samples");
         let at = |name: &str| table.index(name).unwrap_or_else(|| panic!("gpu_samples has no column {name}"));
-        let mut reading = Vec::new();
-        for (field, column) in catalogue::columns() {
-            if let Some(id) = field.id.map(usize::from) {
-                if reading.len() <= id {
-                    reading.resize(id + 1, usize::MAX);
-                }
-                reading[id] = at(column);
-            }
-        }
-        let changing = |name: &str| ["at", "sequence", "log_partition", "log_offset"].contains(&name);
-        let readings: BTreeSet<usize> = reading.iter().copied().collect();
-        let facts = |column: &usize| !changing(&table.columns[*column].name) && !readings.contains(column);
+        let changing = ["at", "sequence", "log_partition", "log_offset"].map(at);
+        let readings: BTreeSet<usize> = catalogue::columns().map(|(_, column)| at(column)).collect();
+        let facts = |column: &usize| !changing.contains(column) && !readings.contains(column);
         SampleColumns {
             facts: (0..table.columns.len()).filter(facts).collect(),
             cluster: at("cluster"),
@@ -118,7 +107,6 @@ impl SampleColumns {
             faults: at("faults"),
             labels: at("labels"),
             xid_message: at("xid_message"),
-            reading,
         }
     }
 
@@ -181,7 +169,7 @@ impl SampleColumns {
     }
 
     fn readings(&self, readings: Read<'_>, rows: &mut Rows) {
-        readings.each(&self.reading, |column, value| match value {
+        readings.each(|column, value| match value {
             Value::Int(v) => rows.int_at(column, v),
             Value::Float(v) => rows.float_at(column, v),
         });

@@ -80,10 +80,10 @@ impl ScrapeColumns {
             extra_sample(round, sample, place, extra);
         }
         for reject in round.rejects.iter() {
-            rejects.text("cluster", round.cluster);
-            rejects.text("node", round.node);
-            rejects.time("at", round.at_ms);
-            rejects.text("source", round.source);
+            rejects.text("cluster", round.head.cluster);
+            rejects.text("node", round.head.node);
+            rejects.time("at", round.head.at_ms);
+            rejects.text("source", round.head.source);
             if reject.line > 0 {
                 rejects.int("line", i64::from(reject.line));
             }
@@ -102,11 +102,11 @@ impl ScrapeColumns {
     /// Adds a round of `devices` devices to rows of `scrapes`.
     pub fn scrape(&self, round: &Envelope<'_>, devices: usize, place: Option<Place>, rows: &mut Rows) {
         let int = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
-        rows.text_at(self.cluster, round.cluster);
-        rows.text_at(self.node, round.node);
-        rows.time_at(self.at, round.at_ms);
-        rows.text_at(self.source, round.source);
-        rows.int_at(self.sequence, int(round.sequence));
+        rows.text_at(self.cluster, round.head.cluster);
+        rows.text_at(self.node, round.head.node);
+        rows.time_at(self.at, round.head.at_ms);
+        rows.text_at(self.source, round.head.source);
+        rows.int_at(self.sequence, int(round.head.sequence));
         rows.text_at(self.status, round.status);
         rows.text_at(self.error, round.error);
         rows.int_at(self.duration_ms, i64::from(round.duration_ms));
@@ -131,12 +131,12 @@ impl ScrapeColumns {
 }
 
 fn extra_sample(round: &Envelope<'_>, sample: &ExtraSample, place: Option<Place>, rows: &mut Rows) {
-    rows.text("cluster", round.cluster);
-    rows.text("node", round.node);
+    rows.text("cluster", round.head.cluster);
+    rows.text("node", round.head.node);
     rows.text("device", &sample.device);
-    rows.time("at", round.at_ms);
-    rows.text("source", round.source);
-    rows.int("sequence", i64::try_from(round.sequence).unwrap_or(i64::MAX));
+    rows.time("at", round.head.at_ms);
+    rows.text("source", round.head.source);
+    rows.int("sequence", i64::try_from(round.head.sequence).unwrap_or(i64::MAX));
     rows.text("name", &sample.name);
     let labels = rows.index("labels");
     rows.json_at(labels, sample.labels.iter());

@@ -1,6 +1,7 @@
 //! A scrape round as its message has it: texts and readings borrowed from the bytes, for rows are made of a million of them a few
 //! seconds. A message that is not as our own encoder writes it is left to the protobuf library, whose word counts.
 
+use super::Head;
 use crate::proto::{DeviceSample, ExtraSample, Message as _, Readings, Reject, ScrapeRound, Value};
 use crate::{catalogue, tables};
 use std::borrow::Cow;
@@ -25,6 +26,10 @@ struct Slot {
     column: u16,
 }
 
+/// Wire types of the two kinds of readings.
+const VARINT: usize = 0;
+const FIXED32: usize = 5;
+
 /// By key (number and wire type), up to the largest.
 static SLOTS: LazyLock<Vec<Slot>> = LazyLock::new(|| {
     let table = tables::get("gpu_samples");
@@ -34,8 +39,8 @@ static SLOTS: LazyLock<Vec<Slot>> = LazyLock::new(|| {
     let mut readings = Readings::default();
     for (id, column) in fields() {
         let (kind, wire_type) = match () {
-            () if readings.set(id, Value::Int(0)) => (Kind::Int, 0),
-            () if readings.set(id, Value::Float(0.0)) => (Kind::Float, 5),
+            () if readings.set(id, Value::Int(0)) => (Kind::Int, VARINT),
+            () if readings.set(id, Value::Float(0.0)) => (Kind::Float, FIXED32),
             () => continue,
         };
         slots[usize::from(id) << 3 | wire_type] = Slot { kind, column: column as u16 };
@@ -46,16 +51,8 @@ static SLOTS: LazyLock<Vec<Slot>> = LazyLock::new(|| {
 /// [`ScrapeRound`] without its devices, borrowed.
 #[derive(Debug, Default)]
 pub struct Envelope<'a> {
-    /// Cluster.
-    pub cluster: &'a str,
-    /// Node.
-    pub node: &'a str,
-    /// Scraped target.
-    pub source: &'a str,
-    /// The agent's clock when the request went out.
-    pub at_ms: i64,
-    /// The agent's count of rounds of this target.
-    pub sequence: u64,
+    /// What its devices' rows have of it too.
+    pub head: Head<'a>,
     /// How the round went; empty in a part of a round that is not its first.
     pub status: &'a str,
     /// How long it took.
@@ -92,11 +89,7 @@ impl<'a> Envelope<'a> {
     /// That of a round.
     pub fn of(round: &'a ScrapeRound) -> Self {
         Self {
-            cluster: &round.cluster,
-            node: &round.node,
-            source: &round.source,
-            at_ms: round.at_ms,
-            sequence: round.sequence,
+            head: Head::of(round),
             status: &round.status,
             duration_ms: round.duration_ms,
             interval_ms: round.interval_ms,
@@ -121,11 +114,11 @@ impl<'a> Envelope<'a> {
         let mut round = Self::default();
         each_field(bytes, |number, value, _| {
             match number {
-                1 => round.cluster = value.str()?,
-                2 => round.node = value.str()?,
-                3 => round.source = value.str()?,
-                4 => round.at_ms = zigzag(value.varint()?),
-                5 => round.sequence = value.varint()?,
+                1 => round.head.cluster = value.str()?,
+                2 => round.head.node = value.str()?,
+                3 => round.head.source = value.str()?,
+                4 => round.head.at_ms = zigzag(value.varint()?),
+                5 => round.head.sequence = value.varint()?,
                 6 => round.status = value.str()?,
                 7 => round.duration_ms = value.varint()? as u32,
                 8 => round.interval_ms = value.varint()? as u32,
@@ -226,18 +219,21 @@ impl Default for Read<'_> {
 }
 
 impl Read<'_> {
-    /// Each of them: column of `gpu_samples`, value.
+    /// Each of them that has a column: its place in `gpu_samples`, value.
     #[inline(always)]
-    pub(super) fn each(self, columns: &[usize], mut f: impl FnMut(usize, Value)) {
-        let mut by_id = |id: u16, value| match columns.get(usize::from(id)) {
-            Some(&column) if column != usize::MAX => f(column, value),
-            _ => {}
+    pub(super) fn each(self, mut f: impl FnMut(usize, Value)) {
+        let slots = &**SLOTS;
+        let mut by_id = |id: u16, value: Value| {
+            let wire_type = if matches!(value, Value::Int(_)) { VARINT } else { FIXED32 };
+            match slots.get(usize::from(id) << 3 | wire_type) {
+                Some(Slot { kind: Kind::Int | Kind::Float, column }) => f((*column).into(), value),
+                Some(Slot { kind: Kind::None, .. }) | None => {}
+            }
         };
         match self {
             Self::List(list) => list.iter().for_each(|(id, value)| by_id(*id, *value)),
             Self::Message(readings) => readings.each(by_id),
             Self::Bytes(mut bytes) => {
-                let slots = &**SLOTS;
                 while let Some((column, value)) = reading(slots, &mut bytes) {
                     f(column, value);
                 }

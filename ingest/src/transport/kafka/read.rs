@@ -99,7 +99,8 @@ impl Reader {
         Ok((part.next == Some(from) && from < part.end).then_some(part.end))
     }
 
-    /// Messages of `[from, end)`; the caller knows that the partition holds them.
+    /// Messages of `[from, end)`; the caller knows that the partition holds them. None of them where the consumer has lost its
+    /// place: then the bounds are to be asked for anew.
     pub(super) fn fetch(
         &self,
         topic: &'static str,
@@ -130,7 +131,7 @@ impl Reader {
                 Some(Err(error)) => {
                     // Sent there anew at the next try.
                     part.next = None;
-                    if !moving(&error) {
+                    if !moving(&error) && !gone(&error) {
                         return Err(self.options.properties.failed("fetch", error));
                     }
                     break;
@@ -201,7 +202,7 @@ impl Reader {
 }
 
 /// Time between two tries.
-const RETRY: Duration = Duration::from_millis(100);
+pub(super) const RETRY: Duration = Duration::from_millis(100);
 
 /// What was taken from a queue, one message after the other in one buffer.
 #[derive(Default)]
@@ -253,6 +254,11 @@ fn one(topic: &str, partition: i32, offset: Offset) -> TopicPartitionList {
     list
 }
 
+/// Whether an error says that what was asked for is not there, which the bounds tell better.
+fn gone(error: &KafkaError) -> bool {
+    matches!(error.rdkafka_error_code(), Some(RDKafkaErrorCode::OffsetOutOfRange | RDKafkaErrorCode::AutoOffsetReset))
+}
+
 /// Whether an error goes away when a partition has its leader again.
 fn moving(error: &KafkaError) -> bool {
     matches!(
@@ -269,9 +275,6 @@ fn moving(error: &KafkaError) -> bool {
                 | RDKafkaErrorCode::RequestTimedOut
                 | RDKafkaErrorCode::OperationTimedOut
                 | RDKafkaErrorCode::PartitionEOF
-                // What is there is asked for at the next try, which says whether it was lost.
-                | RDKafkaErrorCode::OffsetOutOfRange
-                | RDKafkaErrorCode::AutoOffsetReset
         )
     )
 }
