@@ -13,6 +13,7 @@
 
 pub mod collectors;
 pub mod number;
+pub mod nvml;
 pub mod render;
 pub mod serve;
 pub mod size;

@@ -1,6 +1,7 @@
 //! The library in the hands of clients that no one here wrote, beside the page of the same node at the same instant.
 #![allow(clippy::unwrap_used)]
 
+mod exporter;
 mod hostile;
 mod misbehaviour;
 mod peers;
