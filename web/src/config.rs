@@ -125,8 +125,7 @@ impl WebConfig {
     /// [`WebConfig::read`], which notes in `seen` what it looked at, also where it fails.
     pub(crate) fn read_noting(path: &Path, seen: &mut Seen) -> Result<Self, ConfigError> {
         let text = seen.read(path, "")?;
-        let value: Value =
-            serde_yaml_ng::from_slice(&text).map_err(|err| ConfigError::Yaml { file: path.to_owned(), err })?;
+        let value: Value = serde_yaml_ng::from_slice(&text).map_err(|err| ConfigError::Yaml { file: path.to_owned(), err })?;
         let mut top = Section::of(path, "", value)?;
         let mut config = Self::default();
         if let Some(section) = top.section("tls_server_config")? {
@@ -383,7 +382,10 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named() {
         for (text, says) in [
-            ("tls: {}", "web.yml: `tls` is unknown here; take it out, or use one of: tls_server_config, http_server_config, basic_auth_users"),
+            (
+                "tls: {}",
+                "web.yml: `tls` is unknown here; take it out, or use one of: tls_server_config, http_server_config, basic_auth_users",
+            ),
             ("rate_limit: {burst: 1}", "web.yml: `rate_limit` is unknown here"),
             ("hunter2", "web.yml: `the file` must be a mapping"),
             ("basic_auth_users: 'a:hunter2'", "web.yml: `basic_auth_users` must be a mapping"),
@@ -397,7 +399,10 @@ mod tests {
             ),
             ("http_server_config: {http2: maybe}", "web.yml: `http_server_config.http2` must be true or false"),
             ("http_server_config: {headers: {Server: x}}", "web.yml: `http_server_config.headers.Server` is unknown here"),
-            ("http_server_config: {headers: {X-Frame-Options: x}}", "`http_server_config.headers.X-Frame-Options` must be deny or sameorigin"),
+            (
+                "http_server_config: {headers: {X-Frame-Options: x}}",
+                "`http_server_config.headers.X-Frame-Options` must be deny or sameorigin",
+            ),
             (
                 "http_server_config: {headers: {Content-Security-Policy: \"a\\nb\"}}",
                 "`http_server_config.headers.Content-Security-Policy` has characters that no header may have",
@@ -426,7 +431,9 @@ mod tests {
     fn an_empty_file_asks_for_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("web.yml");
-        for text in ["", "tls_server_config:\nbasic_auth_users:\n", "http_server_config: {http2: false, headers: {X-Frame-Options: ''}}"] {
+        for text in
+            ["", "tls_server_config:\nbasic_auth_users:\n", "http_server_config: {http2: false, headers: {X-Frame-Options: ''}}"]
+        {
             std::fs::write(&file, text).unwrap();
             let config = WebConfig::read(&file).unwrap();
             assert!(!config.has_tls() && config.users.is_empty() && config.headers.is_empty(), "{text}");

@@ -15,8 +15,8 @@ pub mod config;
 pub mod guard;
 pub mod listen;
 pub mod metrics;
-pub mod pages;
 mod paced;
+pub mod pages;
 pub mod server;
 
 pub use config::{ConfigError, WebConfig};

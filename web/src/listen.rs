@@ -69,18 +69,20 @@ pub fn listen_systemd() -> Result<TcpListener, ListenError> {
     let wrong = |problem: &str| ListenError::Systemd { problem: problem.to_owned(), err: None };
     let mut sockets = listenfd::ListenFd::from_env();
     match sockets.len() {
-        0 => return Err(wrong("LISTEN_FDS and LISTEN_PID name none for this process; start it by its .socket unit, or give an address")),
+        0 => {
+            return Err(wrong(
+                "LISTEN_FDS and LISTEN_PID name none for this process; start it by its .socket unit, or give an address",
+            ));
+        }
         1 => {}
         n => return Err(wrong(&format!("the .socket unit has {n} sockets; leave one ListenStream= in it"))),
     }
     let failed = |err| {
-        let problem = "it is no TCP listener; the .socket unit needs ListenStream= with a port or an address and a port".to_owned();
+        let problem =
+            "it is no TCP listener; the .socket unit needs ListenStream= with a port or an address and a port".to_owned();
         ListenError::Systemd { problem, err: Some(err) }
     };
-    let listener = sockets
-        .take_tcp_listener(0)
-        .map_err(failed)?
-        .ok_or_else(|| wrong("it was taken before; ask for it once"))?;
+    let listener = sockets.take_tcp_listener(0).map_err(failed)?.ok_or_else(|| wrong("it was taken before; ask for it once"))?;
     listener.set_nonblocking(true).and_then(|()| TcpListener::from_std(listener)).map_err(failed)
 }
 

@@ -35,7 +35,12 @@ impl<S> Paced<S> {
     }
 
     /// What `polled` means for the deadline; a write that went through says how much.
-    fn judge<T>(&mut self, cx: &mut Context<'_>, polled: Poll<io::Result<T>>, bytes: impl Fn(&T) -> usize) -> Poll<io::Result<T>> {
+    fn judge<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        polled: Poll<io::Result<T>>,
+        bytes: impl Fn(&T) -> usize,
+    ) -> Poll<io::Result<T>> {
         if self.failed {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }

@@ -75,8 +75,10 @@ pub(super) fn server_config(mut section: Section<'_>, seen: &mut Seen) -> Result
     // What is unknown is said before what is missing: a misspelt `cert_fil` is both.
     section.end(KNOWN)?;
 
-    let chain = chain.ok_or_else(|| section.wrong("cert_file", "is missing: TLS needs a certificate; give `cert_file` or `cert`"))?;
-    let key = key.ok_or_else(|| section.wrong("key_file", "is missing: the certificate needs its key; give `key_file` or `key`"))?;
+    let chain =
+        chain.ok_or_else(|| section.wrong("cert_file", "is missing: TLS needs a certificate; give `cert_file` or `cert`"))?;
+    let key =
+        key.ok_or_else(|| section.wrong("key_file", "is missing: the certificate needs its key; give `key_file` or `key`"))?;
     let certificates = certificates(&section, &chain)?;
     let private = PrivateKeyDer::from_pem_slice(&key.bytes)
         .map_err(|_| section.wrong(key.option, "holds no private key in PEM; it begins with `-----BEGIN PRIVATE KEY-----`"))?;
@@ -90,8 +92,11 @@ pub(super) fn server_config(mut section: Section<'_>, seen: &mut Seen) -> Result
         None => builder.with_no_client_auth(),
     };
     let mut server = builder.with_single_cert(certificates, private).map_err(|err| match err {
-        Error::InconsistentKeys(_) => section.wrong(key.option, format!("is not the key of `{}`; is one of them older?", chain.option)),
-        _ => section.wrong(key.option, "is a key that cannot be used; use RSA of 2048 bits or more, ECDSA P-256 or P-384, or Ed25519"),
+        Error::InconsistentKeys(_) => {
+            section.wrong(key.option, format!("is not the key of `{}`; is one of them older?", chain.option))
+        }
+        _ => section
+            .wrong(key.option, "is a key that cannot be used; use RSA of 2048 bits or more, ECDSA P-256 or P-384, or Ed25519"),
     })?;
     server.ignore_client_order = ours_first;
     server.alpn_protocols = vec![b"http/1.1".to_vec()];
@@ -151,8 +156,7 @@ fn provider(section: &mut Section<'_>) -> Result<CryptoProvider, ConfigError> {
         provider.cipher_suites.iter().map(|suite| (go_name(suite.suite()), suite.suite())).collect();
     let names: Vec<(&str, CipherSuite)> = names.iter().map(|(name, suite)| (name.as_str(), *suite)).collect();
     if let Some(asked) = section.strings("cipher_suites")?.filter(|asked| !asked.is_empty()) {
-        let wanted =
-            asked.iter().map(|name| one_of(section, "cipher_suites", name, &names)).collect::<Result<Vec<_>, _>>()?;
+        let wanted = asked.iter().map(|name| one_of(section, "cipher_suites", name, &names)).collect::<Result<Vec<_>, _>>()?;
         // The file orders those of TLS 1.2; as in Go, the others stay as they are.
         let all = std::mem::take(&mut provider.cipher_suites);
         let (newer, older): (Vec<_>, Vec<_>) = all.into_iter().partition(|suite| suite.tls13().is_some());

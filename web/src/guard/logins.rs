@@ -191,7 +191,7 @@ mod tests {
         }
         assert_eq!(logins.line.available_permits(), WAITING);
         // The last guess's pause ends too.
-        tokio::time::timeout(Duration::from_secs(60), logins.turn.acquire()).await.unwrap().unwrap();
+        let _ = tokio::time::timeout(Duration::from_secs(60), logins.turn.acquire()).await.unwrap().unwrap();
     }
 
     #[test]
