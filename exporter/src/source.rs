@@ -36,6 +36,26 @@ pub struct Device {
     pub attributes: Option<Arc<Attributes>>,
     /// What it reads.
     pub readings: Readings,
+    /// Lines of families that are counted and have labels of their own.
+    pub extras: Vec<Extra>,
+}
+
+/// A line of one of the exporter's own families, `DCGM_EXP_*`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Extra {
+    /// The family, by the number that [`crate::collectors`] gives it.
+    pub family: u16,
+    /// Its labels.
+    pub labels: Vec<(&'static str, String)>,
+    /// Its value.
+    pub value: i64,
+}
+
+impl Extra {
+    /// A line; a count beyond what a page can hold is held to that.
+    pub fn new<const N: usize>(family: u16, labels: [(&'static str, String); N], value: u64) -> Self {
+        Self { family, labels: labels.into(), value: i64::try_from(value).unwrap_or(i64::MAX) }
+    }
 }
 
 /// What a device is; the same for as long as its exporter runs.
@@ -66,13 +86,16 @@ pub struct Instance {
 
 /// Labels about a device's use, in byte order of their names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Attributes(Vec<(String, String)>);
+pub struct Attributes {
+    own: Vec<(String, String)>,
+    pod_labels: Vec<(String, String)>,
+}
 
 impl Attributes {
     /// Labels by name; the last of a name stands.
     pub fn new(labels: impl IntoIterator<Item = (String, String)>) -> Self {
         let labels: std::collections::BTreeMap<String, String> = labels.into_iter().collect();
-        Self(labels.into_iter().collect())
+        Self { own: labels.into_iter().collect(), pod_labels: Vec::new() }
     }
 
     /// The labels of a device that a pod's container holds.
@@ -81,9 +104,21 @@ impl Attributes {
         Self::new([label("container", container), label("namespace", namespace), label("pod", pod)])
     }
 
-    /// The labels, in byte order of their names.
+    /// The same with labels of the pod, whose names differ from each other and from all other labels of the line.
+    pub fn with_pod_labels(mut self, mut labels: Vec<(String, String)>) -> Self {
+        labels.sort();
+        self.pod_labels = labels;
+        self
+    }
+
+    /// The labels, in byte order of their names; those of the pod apart.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+        self.own.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
+    /// The pod's own labels, in byte order of their names.
+    pub fn pod_labels(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.pod_labels.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 }
 
@@ -117,6 +152,11 @@ impl Readings {
         self.0.retain(|&(id, _)| id != field);
     }
 
+    /// Takes fields away.
+    pub fn unset_all(&mut self, fields: &[u16]) {
+        self.0.retain(|(id, _)| !fields.contains(id));
+    }
+
     /// One field's value.
     pub fn get(&self, field: u16) -> Option<Value> {
         self.0.binary_search_by_key(&field, |&(id, _)| id).ok().map(|at| self.0[at].1)
@@ -143,7 +183,12 @@ impl Page {
     /// Adds a device, whose readings are then set in what comes back.
     pub fn device(&mut self, identity: &Arc<Identity>, attributes: Option<&Arc<Attributes>>) -> &mut Readings {
         if self.used == self.devices.len() {
-            self.devices.push(Device { identity: identity.clone(), attributes: None, readings: Readings::default() });
+            self.devices.push(Device {
+                identity: identity.clone(),
+                attributes: None,
+                readings: Readings::default(),
+                extras: Vec::new(),
+            });
         }
         let device = &mut self.devices[self.used];
         self.used += 1;
@@ -152,7 +197,13 @@ impl Page {
         }
         device.attributes = attributes.cloned();
         device.readings.0.clear();
+        device.extras.clear();
         &mut device.readings
+    }
+
+    /// The device that was added last.
+    pub fn last(&mut self) -> Option<&mut Device> {
+        self.used.checked_sub(1).and_then(|last| self.devices.get_mut(last))
     }
 
     /// What the node calls itself.

@@ -5,7 +5,7 @@ use ingest::allocations::{self, AllocationsArgs, AllocationsConfig};
 use ingest::clock::{Clock, SystemClock};
 use ingest::config::{AgentArgs, AgentConfig, ConfigError, SinkArgs, SinkConfig};
 use ingest::frames::{self, PublishArgs, PublishConfig, Published};
-use ingest::run::{self, Reload};
+use ingest::run::{self, Reload, RunError};
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -62,7 +62,8 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("strandline-ingest: {error:#}");
-            ExitCode::from(if error.is::<ConfigError>() { 2 } else { 1 })
+            let usage = error.is::<ConfigError>() || matches!(error.downcast_ref(), Some(RunError::WebConfig(_)));
+            ExitCode::from(if usage { 2 } else { 1 })
         }
     }
 }

@@ -19,6 +19,7 @@ use schemas::Timestamp;
 use schemas::status::{JoinReason, ReadingFault, ScrapeStatus};
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -36,6 +37,9 @@ pub enum RunError {
     /// Its own pages cannot be served.
     #[error("cannot serve this process's own pages")]
     Listen(#[source] web::ListenError),
+    /// Nor by that web-config file.
+    #[error("cannot use the web-config file of this process's own pages")]
+    WebConfig(#[source] web::ConfigError),
     /// The log cannot be opened.
     #[error("cannot open the log")]
     Log(#[source] TransportError),
@@ -95,7 +99,7 @@ pub async fn agent(
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), RunError> {
     let (metrics, ready) = (Metrics::new(), Ready::new());
-    let pages = Pages::start(&config.listen, &metrics, &ready).await?;
+    let pages = Pages::start(&config.listen, config.web_config_file.as_deref(), &metrics, &ready).await?;
     let taker = Taker::open(&config.transport).map_err(RunError::Log)?;
     let topics = Topics { samples: taker.topic(SAMPLES)?, allocations: taker.topic(ALLOCATIONS)?, nodes: taker.topic(NODES)? };
     count_round(&metrics, &RoundReport::default());
@@ -371,7 +375,7 @@ fn count_spool(metrics: &Metrics, counts: &Counts) {
 /// Follows the log until `shutdown`, then publishes what it has read.
 pub async fn sink(config: SinkConfig, clock: Arc<dyn Clock>, shutdown: impl Future<Output = ()>) -> Result<(), RunError> {
     let (metrics, ready) = (Metrics::new(), Ready::new());
-    let pages = Pages::start(&config.listen, &metrics, &ready).await?;
+    let pages = Pages::start(&config.listen, config.web_config_file.as_deref(), &metrics, &ready).await?;
     let lake = Lake::create(&config.lake).map_err(RunError::Lake)?;
     let stop = Arc::new(AtomicBool::new(false));
     let work = {
@@ -600,11 +604,18 @@ pub(crate) struct Pages {
 }
 
 impl Pages {
-    pub(crate) async fn start(listen: &str, metrics: &Metrics, ready: &Ready) -> Result<Self, RunError> {
+    pub(crate) async fn start(
+        listen: &str,
+        web_config_file: Option<&Path>,
+        metrics: &Metrics,
+        ready: &Ready,
+    ) -> Result<Self, RunError> {
+        let guard = web::Guard::of(web_config_file, metrics).map_err(RunError::WebConfig)?;
         let address = listen.parse().map_err(RunError::Listen)?;
         let listener = web::listen(address).await.map_err(RunError::Listen)?;
         let (stop, stopped) = tokio::sync::oneshot::channel();
-        let serving = tokio::spawn(web::serve(listener, web::pages(metrics.clone(), ready.clone()), async {
+        let router = web::pages(metrics.clone(), ready.clone());
+        let serving = tokio::spawn(web::serve_guarded(listener, router, web::Limits::default(), guard, async {
             let _ = stopped.await;
         }));
         Ok(Pages { stop, serving })

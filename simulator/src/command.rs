@@ -164,6 +164,11 @@ fn usage(what: impl std::fmt::Display, err: &dyn Error) -> Failure {
     Failure { exit: 2, said: format!("{what}: {}", chain(err)) }
 }
 
+/// Who may ask: everyone, or as the web-config file says.
+fn guard(file: Option<&Path>, metrics: &web::Metrics) -> Result<web::Guard, Failure> {
+    web::Guard::of(file, metrics).map_err(|err| usage("--web-config-file", &err))
+}
+
 impl Command {
     pub async fn run(self) -> Result<(), Failure> {
         match self.verb {

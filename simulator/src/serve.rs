@@ -45,7 +45,7 @@ pub(crate) fn style(plan: &Plan) -> Style {
         Hostname::Classic => HostnameLabel::Classic,
         Hostname::Absent => HostnameLabel::Absent,
     };
-    Style { hostname }
+    Style { hostname, ..Style::default() }
 }
 
 impl Site {

@@ -28,6 +28,15 @@ pub enum ListenError {
         #[source]
         err: io::Error,
     },
+    /// systemd handed over no socket, several, or another kind.
+    #[error("no socket of systemd: {problem}")]
+    Systemd {
+        /// What is wrong, and the next step.
+        problem: String,
+        /// What the system says, where it was asked.
+        #[source]
+        err: Option<io::Error>,
+    },
 }
 
 impl FromStr for Address {
@@ -52,6 +61,29 @@ impl fmt::Display for Address {
 /// A listener on `address`; port 0 takes a free one.
 pub async fn listen(address: Address) -> Result<TcpListener, ListenError> {
     TcpListener::bind(address.0).await.map_err(|err| ListenError::Bind { address: address.0, err })
+}
+
+/// The one TCP listener that systemd hands over (socket activation: `LISTEN_FDS`, `LISTEN_PID`). Once a process: the sockets are
+/// taken out of the environment.
+pub fn listen_systemd() -> Result<TcpListener, ListenError> {
+    let wrong = |problem: &str| ListenError::Systemd { problem: problem.to_owned(), err: None };
+    let mut sockets = listenfd::ListenFd::from_env();
+    match sockets.len() {
+        0 => {
+            return Err(wrong(
+                "LISTEN_FDS and LISTEN_PID name none for this process; start it by its .socket unit, or give an address",
+            ));
+        }
+        1 => {}
+        n => return Err(wrong(&format!("the .socket unit has {n} sockets; leave one ListenStream= in it"))),
+    }
+    let failed = |err| {
+        let problem =
+            "it is no TCP listener; the .socket unit needs ListenStream= with a port or an address and a port".to_owned();
+        ListenError::Systemd { problem, err: Some(err) }
+    };
+    let listener = sockets.take_tcp_listener(0).map_err(failed)?.ok_or_else(|| wrong("it was taken before; ask for it once"))?;
+    listener.set_nonblocking(true).and_then(|()| TcpListener::from_std(listener)).map_err(failed)
 }
 
 #[cfg(test)]

@@ -105,8 +105,8 @@ DCGM_FI_PROF_SM_ACTIVE{{{part}}} 0.000000
 #[test]
 fn the_host_name_has_the_spelling_of_its_age() {
     let lower = text(Style::default());
-    assert_eq!(text(Style { hostname: HostnameLabel::Classic }), lower.replace(",hostname=", ",Hostname="));
-    assert_eq!(text(Style { hostname: HostnameLabel::Absent }), lower.replace(",hostname=\"node-1\"", ""));
+    assert_eq!(text(Style { hostname: HostnameLabel::Classic, ..Style::default() }), lower.replace(",hostname=", ",Hostname="));
+    assert_eq!(text(Style { hostname: HostnameLabel::Absent, ..Style::default() }), lower.replace(",hostname=\"node-1\"", ""));
 }
 
 #[tokio::test]

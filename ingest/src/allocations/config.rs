@@ -40,6 +40,9 @@ pub struct AllocationsArgs {
     /// Where to serve /metrics, /-/healthy and /-/ready [default: 127.0.0.1:9403]
     #[arg(long, env = "STRANDLINE_LISTEN", value_name = "ADDRESS")]
     pub listen: Option<String>,
+    /// Prometheus web-config file for those pages: TLS, client certificates, users; read again when it changes [default: plain HTTP]
+    #[arg(long, env = "STRANDLINE_WEB_CONFIG_FILE", value_name = "FILE")]
+    pub web_config_file: Option<PathBuf>,
 }
 
 /// The file. Every key may be left out.
@@ -69,6 +72,7 @@ struct File {
     agent_logs: Option<Vec<PathBuf>>,
     reconcile_after: Option<Span>,
     listen: Option<String>,
+    web_config_file: Option<PathBuf>,
 }
 
 /// One source of the chain of teams: one of its keys.
@@ -116,6 +120,7 @@ const KEYS: &[&str] = &[
     "agent_logs",
     "reconcile_after",
     "listen",
+    "web_config_file",
 ];
 pub(crate) const TEAM_KEYS: &[&str] = &["pod_label", "namespace_label", "mapping_file"];
 
@@ -144,6 +149,8 @@ pub struct AllocationsConfig {
     pub reconcile_after_ms: i64,
     /// Where its own pages are.
     pub listen: String,
+    /// Web-config file of those pages; none: plain HTTP, for everyone.
+    pub web_config_file: Option<PathBuf>,
 }
 
 /// Where states are taken.
@@ -231,6 +238,7 @@ impl AllocationsConfig {
             agent_logs: file.agent_logs.unwrap_or_default(),
             reconcile_after_ms,
             listen: args.listen.or(file.listen).unwrap_or_else(|| "127.0.0.1:9403".to_owned()),
+            web_config_file: args.web_config_file.or(file.web_config_file),
         })
     }
 

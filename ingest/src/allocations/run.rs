@@ -80,7 +80,7 @@ pub async fn run(
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), RunError> {
     let (metrics, ready) = (Metrics::new(), Ready::new());
-    let pages = Pages::start(&config.listen, &metrics, &ready).await?;
+    let pages = Pages::start(&config.listen, config.web_config_file.as_deref(), &metrics, &ready).await?;
     let mut shutdown = std::pin::pin!(shutdown);
     let result = match &config.transport {
         Transport::Log { dir, partitions, options } => {

@@ -53,6 +53,9 @@ pub struct AgentArgs {
     /// Where to serve /metrics, /-/healthy and /-/ready [default: 127.0.0.1:9401]
     #[arg(long, env = "STRANDLINE_LISTEN", value_name = "ADDRESS")]
     pub listen: Option<String>,
+    /// Prometheus web-config file for those pages: TLS, client certificates, users; read again when it changes [default: plain HTTP]
+    #[arg(long, env = "STRANDLINE_WEB_CONFIG_FILE", value_name = "FILE")]
+    pub web_config_file: Option<PathBuf>,
 }
 
 /// The agent's file. Every key may be left out.
@@ -89,6 +92,7 @@ struct AgentFile {
     kafka: Option<KafkaFile>,
     spool_bytes: Option<u64>,
     listen: Option<String>,
+    web_config_file: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -138,6 +142,7 @@ const AGENT_KEYS: &[&str] = &[
     "kafka",
     "spool_bytes",
     "listen",
+    "web_config_file",
 ];
 
 /// What `agent` runs with.
@@ -157,6 +162,8 @@ pub struct AgentConfig {
     pub transport: AgentTransport,
     /// Where its own pages are.
     pub listen: String,
+    /// Web-config file of those pages; none: plain HTTP, for everyone.
+    pub web_config_file: Option<PathBuf>,
 }
 
 /// Where an agent's rounds are taken.
@@ -288,7 +295,8 @@ impl AgentConfig {
             (None, None) => return Err(NO_LOG),
         };
         let listen = args.listen.or(file.listen).unwrap_or_else(|| "127.0.0.1:9401".to_owned());
-        Ok(AgentConfig { options, targets, files, kubernetes, local_pods, transport, listen })
+        let web_config_file = args.web_config_file.or(file.web_config_file);
+        Ok(AgentConfig { options, targets, files, kubernetes, local_pods, transport, listen, web_config_file })
     }
 
     /// Whether a running agent with this configuration can go on with `next`.
@@ -301,6 +309,7 @@ impl AgentConfig {
             ("log_dir or kafka", self.transport == next.transport),
             ("max_message_bytes", self.options.max_message_bytes == next.options.max_message_bytes),
             ("listen", self.listen == next.listen),
+            ("web_config_file", self.web_config_file == next.web_config_file),
         ] {
             if !same {
                 return Err(ConfigError::Fixed(key));

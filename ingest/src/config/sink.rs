@@ -47,6 +47,9 @@ pub struct SinkArgs {
     /// Where to serve /metrics, /-/healthy and /-/ready [default: 127.0.0.1:9402]
     #[arg(long, env = "STRANDLINE_LISTEN", value_name = "ADDRESS")]
     pub listen: Option<String>,
+    /// Prometheus web-config file for those pages: TLS, client certificates, users; read again when it changes [default: plain HTTP]
+    #[arg(long, env = "STRANDLINE_WEB_CONFIG_FILE", value_name = "FILE")]
+    pub web_config_file: Option<PathBuf>,
 }
 
 /// The sink's file. Every key may be left out.
@@ -64,6 +67,7 @@ struct SinkFile {
     closed_retention: Option<Span>,
     kafka: Option<KafkaFile>,
     listen: Option<String>,
+    web_config_file: Option<PathBuf>,
 }
 
 const SINK_KEYS: &[&str] = &[
@@ -79,6 +83,7 @@ const SINK_KEYS: &[&str] = &[
     "hot_retention",
     "closed_retention",
     "listen",
+    "web_config_file",
 ];
 
 /// What a sink follows.
@@ -105,6 +110,8 @@ pub struct SinkConfig {
     pub retry_every: Duration,
     /// Where its own pages are.
     pub listen: String,
+    /// Web-config file of those pages; none: plain HTTP, for everyone.
+    pub web_config_file: Option<PathBuf>,
 }
 
 impl SinkConfig {
@@ -146,6 +153,7 @@ impl SinkConfig {
         close.hot_retention_ms = Some(hot);
         close.closed_retention_ms = closed;
         let listen = args.listen.or(file.listen).unwrap_or_else(|| "127.0.0.1:9402".to_owned());
-        Ok(SinkConfig { lake, transport, sink, close, retry_every: Duration::from_secs(5), listen })
+        let web_config_file = args.web_config_file.or(file.web_config_file);
+        Ok(SinkConfig { lake, transport, sink, close, retry_every: Duration::from_secs(5), listen, web_config_file })
     }
 }

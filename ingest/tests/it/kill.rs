@@ -240,9 +240,14 @@ fn wrong_configuration_is_exit_code_2_and_help_has_an_example() {
     assert!(text.contains("no cluster; give --cluster"), "{text}");
     assert_eq!(run(&["agent", "--no-such-flag"]).0, Some(2));
     assert_eq!(run(&["sink", "--lake", "/dev/null/x", "--log-dir", "/x", "--listen", "0"]).0, Some(1));
-    for command in ["agent", "sink"] {
+    let (code, text) =
+        run(&["sink", "--lake", "/dev/null/x", "--log-dir", "/x", "--listen", "0", "--web-config-file", "/no/such/web.yml"]);
+    assert_eq!(code, Some(2));
+    assert!(text.contains("web-config file of this process's own pages: cannot read /no/such/web.yml; check the path"), "{text}");
+    for command in ["agent", "sink", "allocations"] {
         let (code, text) = run(&[command, "--help"]);
         assert_eq!(code, Some(0));
+        assert!(text.contains("--web-config-file <FILE>") && text.contains("STRANDLINE_WEB_CONFIG_FILE"), "{text}");
         assert!(text.contains("Example:") && text.contains("STRANDLINE_LOG_DIR"), "{text}");
     }
 }

@@ -17,6 +17,9 @@ pub struct Replay {
     /// Where to listen: a port (loopback only), `:PORT` (every interface), or an address.
     #[arg(long, env = "STRANDLINE_SIM_LISTEN", default_value = "9500")]
     listen: web::Address,
+    /// Prometheus web-config file for all pages: TLS, client certificates, users; read again when it changes [default: plain HTTP].
+    #[arg(long, env = "STRANDLINE_WEB_CONFIG_FILE", value_name = "FILE")]
+    web_config_file: Option<PathBuf>,
     /// How many times faster than the wall's the recording's clock runs.
     #[arg(long, env = "STRANDLINE_SIM_SPEED", default_value_t = 1.0)]
     speed: f64,
@@ -33,11 +36,12 @@ impl Replay {
         }
         let start = self.start.or(recording.start()).unwrap_or_default();
         let clock = SimClock::running(start, self.speed);
+        let (metrics, ready) = (web::Metrics::new(), web::Ready::at_once());
+        let guard = super::guard(self.web_config_file.as_deref(), &metrics)?;
         let listener = web::listen(self.listen).await?;
         let address = listener.local_addr()?;
         tracing::info!(%address, nodes = recording.nodes().count(), at = %clock.now(), "serving a recording");
-        let (metrics, ready) = (web::Metrics::new(), web::Ready::at_once());
         let router = pages::router(Arc::new(recording), clock).merge(web::pages(metrics, ready));
-        Ok(web::serve(listener, router, super::interrupted()).await?)
+        Ok(web::serve_guarded(listener, router, web::Limits::default(), guard, super::interrupted()).await?)
     }
 }

@@ -25,6 +25,9 @@ pub struct Serve {
     /// Where to listen: a port (loopback only), `:PORT` (every interface), or an address.
     #[arg(long, env = "STRANDLINE_SIM_LISTEN", default_value = "9500")]
     listen: web::Address,
+    /// Prometheus web-config file for all pages: TLS, client certificates, users; read again when it changes [default: plain HTTP].
+    #[arg(long, env = "STRANDLINE_WEB_CONFIG_FILE", value_name = "FILE")]
+    web_config_file: Option<PathBuf>,
     /// A listener for each node beside that: the first at this port, the next at the next, each with its page at /metrics. 0: any
     /// free ports, which the file of --file-sd names.
     #[arg(long, env = "STRANDLINE_SIM_PORT_PER_NODE", value_name = "PORT")]
@@ -72,6 +75,8 @@ impl Serve {
         checked_speed(self.speed)?;
         let start = begins(&plan, self.start)?;
         let clock = SimClock::running(start, self.speed);
+        let (metrics, ready) = (web::Metrics::new(), web::Ready::at_once());
+        let guard = super::guard(self.web_config_file.as_deref(), &metrics)?;
         let listener = web::listen(self.listen).await?;
         let address = listener.local_addr()?;
         let apart = self.listen_apart(&plan).await?;
@@ -91,7 +96,6 @@ impl Serve {
             write_whole(file, &serde_json::to_vec_pretty(&targets)?)
                 .map_err(|err| usage(format_args!("cannot write {}", file.display()), &err))?;
         }
-        let (metrics, ready) = (web::Metrics::new(), web::Ready::at_once());
         metrics.gauge("strandline_sim_nodes", "nodes of the fleet", &[]).set(plan.nodes().len() as f64);
         metrics.gauge("strandline_sim_gpus", "GPUs of the fleet", &[]).set(plan.spec().gpus() as f64);
         tracing::info!(%address, seed = %plan.seed(), nodes = plan.nodes().len(), at = %clock.now(), "serving");
@@ -100,15 +104,16 @@ impl Serve {
         let mut servers = JoinSet::new();
         if let Some(apart) = apart {
             for (router, (listener, _)) in serve::node_routers(plan.clone(), clock.clone()).into_iter().zip(apart) {
-                let mut ends = ends.clone();
-                servers.spawn(web::serve(listener, router, async move { drop(ends.wait_for(|ending| *ending).await) }));
+                let (mut ends, guard) = (ends.clone(), guard.clone());
+                let end = async move { drop(ends.wait_for(|ending| *ending).await) };
+                servers.spawn(web::serve_guarded(listener, router, web::Limits::default(), guard, end));
             }
         }
         // Scrapers keep a connection a target, and here all targets are one listener's.
         let limits = web::Limits::default();
         let limits = web::Limits { connections: limits.connections + plan.nodes().len(), ..limits };
         let router = serve::router(plan, clock).merge(web::pages(metrics, ready));
-        web::serve_with(listener, router, limits, super::interrupted()).await?;
+        web::serve_guarded(listener, router, limits, guard, super::interrupted()).await?;
         let _ = ending.send(true);
         while let Some(ended) = servers.join_next().await {
             ended??;

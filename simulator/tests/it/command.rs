@@ -44,6 +44,10 @@ fn wrong_specs_and_windows_exit_2_with_the_reason() {
         (vec!["serve", &small, "--speed=-1"], "--speed"),
         (vec!["serve", &small, "--listen", "nowhere"], "no address to listen on"),
         (
+            vec!["serve", &small, "--listen", "0", "--web-config-file", "/no/such/web.yml"],
+            "--web-config-file: cannot read /no/such/web.yml; check the path",
+        ),
+        (
             vec!["serve", &small, "--start", "2026-03-01T00:00:00Z"],
             "--start is before the fleet's start, 2026-03-02T00:00:00.000Z; give that or a later time",
         ),

@@ -73,6 +73,30 @@ fn a_file_of_targets_names_every_page_at_a_port_of_its_own() {
 }
 
 #[test]
+fn a_web_config_file_is_for_every_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, config) = (folder.path().join("nodes.json"), folder.path().join("web.yml"));
+    let users = "basic_auth_users: {prometheus: $2y$10$QOauhQNbBCuQDKes6eFzPeMqBSjb7Mr5DUmpZ/VcEd00UAV/LDeSi}\n";
+    std::fs::write(&config, users).unwrap();
+    let spec = format!("{}/../kwok-fleet/fleets/small.yaml", env!("CARGO_MANIFEST_DIR"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_strandline-sim"));
+    command.args(["serve", &spec, "--listen", "0", "--port-per-node", "0"]);
+    command.arg("--file-sd").arg(&file).arg("--web-config-file").arg(&config);
+    let server = Server(command.stderr(Stdio::null()).spawn().unwrap());
+    let began = Instant::now();
+    while !file.exists() {
+        assert!(began.elapsed() < Duration::from_secs(60), "no file of targets");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let groups: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    for group in groups.as_array().unwrap() {
+        let page = get(group["targets"][0].as_str().unwrap(), "/metrics");
+        assert!(page.starts_with("HTTP/1.1 401") && page.contains("www-authenticate: Basic\r\n"), "{page}");
+    }
+    drop(server);
+}
+
+#[test]
 fn one_listener_has_a_path_a_node_and_every_interface_is_named_by_loopback() {
     let plan = fleet("small");
     let groups = serve::targets(&plan, &Listening::Together("0.0.0.0:9500".parse().unwrap()), Some("/tmp/k".as_ref()));

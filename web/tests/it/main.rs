@@ -9,7 +9,11 @@ use tokio::{
     net::{TcpListener, TcpStream},
     sync::oneshot,
 };
-use web::{HangUp, Limits, Metrics, Ready};
+use web::{Guard, HangUp, Limits, Metrics, Ready};
+
+mod secure;
+mod slow;
+mod systemd;
 
 struct Running {
     address: std::net::SocketAddr,
@@ -18,12 +22,16 @@ struct Running {
 }
 
 async fn start(router: Router, limits: Limits) -> Running {
+    start_guarded(router, limits, Guard::default()).await
+}
+
+async fn start_guarded(router: Router, limits: Limits, guard: Guard) -> Running {
     let listener = web::listen("0".parse().unwrap()).await.unwrap();
     let address = listener.local_addr().unwrap();
     assert!(address.ip().is_loopback());
     let (stop, stopped) = oneshot::channel();
     let shutdown = async { stopped.await.unwrap_or(()) };
-    Running { address, stop, done: tokio::spawn(web::serve_with(listener, router, limits, shutdown)) }
+    Running { address, stop, done: tokio::spawn(web::serve_guarded(listener, router, limits, guard, shutdown)) }
 }
 
 /// What comes back for `request` until the server closes.
@@ -33,6 +41,27 @@ async fn say(address: std::net::SocketAddr, request: &str) -> String {
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer).await;
     String::from_utf8(answer).unwrap()
+}
+
+/// Waits until `done`, a minute at most.
+async fn until<F: Future<Output = bool>>(what: &str, mut done: impl FnMut() -> F) {
+    let waiting = async {
+        while !done().await {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    assert!(tokio::time::timeout(Duration::from_secs(60), waiting).await.is_ok(), "{what} did not come");
+}
+
+/// A line of `metrics`' page, by all but its value.
+fn shown(metrics: &Metrics, series: &str) -> u64 {
+    let page = metrics.render();
+    let line = page.lines().find_map(|line| line.strip_prefix(series));
+    line.unwrap_or_else(|| panic!("no {series} in\n{page}")).trim().parse().unwrap()
+}
+
+fn refused(metrics: &Metrics, reason: &str) -> u64 {
+    shown(metrics, &format!("web_refused_total{{reason=\"{reason}\"}}"))
 }
 
 async fn get(address: std::net::SocketAddr, path: &str) -> String {
