@@ -9,7 +9,7 @@ use std::{
 
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    time::{Instant, Sleep},
+    time::Sleep,
 };
 
 use crate::metrics::Counter;
@@ -55,8 +55,11 @@ impl<S> Paced<S> {
                 Poll::Ready(done)
             }
             Poll::Pending => {
+                if self.waiting.is_none() {
+                    self.written = 0; // what went through before does not count for this wait
+                }
                 let timeout = self.timeout;
-                let sleep = self.waiting.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(Instant::now() + timeout)));
+                let sleep = self.waiting.get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
                 ready!(sleep.as_mut().poll(cx));
                 self.failed = true;
                 self.too_slow.inc();
