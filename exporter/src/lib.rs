@@ -11,10 +11,19 @@
 //!
 //! Modules in reading order: [`source`], [`collectors`], [`render`], [`number`], [`xid`], [`size`], [`serve`].
 
+pub mod check;
 pub mod collectors;
+pub mod config;
+pub mod families;
+pub mod hpc;
+pub mod node;
 pub mod number;
 pub mod nvml;
+pub mod owners;
+pub mod pod_labels;
 pub mod render;
+pub mod run;
+pub mod select;
 pub mod serve;
 pub mod size;
 pub mod source;

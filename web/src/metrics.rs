@@ -117,6 +117,12 @@ impl Metrics {
 
     /// The page: these metrics and what the system knows of this process, as Prometheus text.
     pub fn render(&self) -> String {
+        self.render_as(false)
+    }
+
+    /// The same, or as OpenMetrics without the `# EOF` that ends a whole page.
+    pub fn render_as(&self, open_metrics: bool) -> String {
+        let head = |page: &mut String, name: &str, help: &str, kind: &str| head(page, name, help, kind, open_metrics);
         let mut page = String::with_capacity(4096);
         for (name, family) in self.lock().iter() {
             let kind = match family.kind {
@@ -142,12 +148,18 @@ impl Metrics {
             );
             let _ = writeln!(page, "web_unshown_series_total {unshown}");
         }
-        process(&mut page);
+        process(&mut page, open_metrics);
         page
     }
 }
 
-fn head(page: &mut String, name: &str, help: &str, kind: &str) {
+/// In OpenMetrics a counter's head has its name without `_total`; one without that ending is of no known kind.
+fn head(page: &mut String, name: &str, help: &str, kind: &str, open_metrics: bool) {
+    let (name, kind) = match (open_metrics, kind, name.strip_suffix("_total")) {
+        (true, "counter", Some(stem)) => (stem, kind),
+        (true, "counter", None) => (name, "unknown"),
+        _ => (name, kind),
+    };
     let _ = writeln!(page, "# HELP {name} {help}\n# TYPE {name} {kind}");
 }
 
@@ -174,7 +186,8 @@ fn label_block(labels: &[(&str, &str)]) -> String {
 }
 
 /// Figures under the names that every Prometheus client library gives them; left out where the system does not tell.
-fn process(page: &mut String) {
+fn process(page: &mut String, open_metrics: bool) {
+    let head = |page: &mut String, name: &str, help: &str, kind: &str| head(page, name, help, kind, open_metrics);
     const TICKS_PER_SECOND: f64 = 100.0; // USER_HZ, fixed in Linux's interface
     const PAGE_BYTES: u64 = 4096;
     let Ok(stat) = std::fs::read_to_string("/proc/self/stat") else { return };
@@ -211,6 +224,15 @@ mod tests {
             "{page}"
         );
         assert!(page.contains("lag_ms{node=\"a\\\"b\\\\c\\nd\"} 1.5\n"), "{page}");
+    }
+
+    #[test]
+    fn openmetrics_has_counters_by_their_stem() {
+        let metrics = Metrics::new();
+        metrics.counter("rounds_total", "rounds", &[("status", "ok")]).inc();
+        let page = metrics.render_as(true);
+        assert!(page.contains("# HELP rounds rounds\n# TYPE rounds counter\nrounds_total{status=\"ok\"} 1\n"), "{page}");
+        assert!(page.contains("# TYPE process_cpu_seconds counter\nprocess_cpu_seconds_total "), "{page}");
     }
 
     #[test]

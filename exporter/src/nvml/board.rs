@@ -101,8 +101,9 @@ struct State {
     answered: Option<Instant>,
     retired: bool,
     suspicion: u32,
-    /// Clock events of past rounds.
+    /// Clock events of past rounds, and how often each bit was ever set.
     reasons: VecDeque<(Instant, u64)>,
+    reasons_ever: BTreeMap<u64, u64>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -184,6 +185,7 @@ impl Board {
             retired: false,
             suspicion: 0,
             reasons: VecDeque::new(),
+            reasons_ever: BTreeMap::new(),
         };
         let identity = Arc::new(identity);
         record.seen_as(&identity, &found.pci);
@@ -470,6 +472,9 @@ impl Board {
             state.reasons.pop_front();
         }
         state.reasons.push_back((now, mask));
+        for bit in (0..64).map(|bit| 1 << bit).filter(|bit| mask & bit != 0) {
+            *state.reasons_ever.entry(bit).or_default() += 1;
+        }
     }
 
     /// In how many rounds within `window` each bit of the clock events was set; none where they are not read.
@@ -486,6 +491,11 @@ impl Board {
             })
             .collect(),
         )
+    }
+
+    /// In how many rounds each bit of the clock events was set since the board was first read.
+    pub fn clock_events_ever(&self) -> Vec<(u64, u64)> {
+        self.state().reasons_ever.iter().map(|(bit, count)| (*bit, *count)).collect()
     }
 
     /// Looks at a round with profiling metrics: whether they stand at 0 while utilization and power say otherwise.

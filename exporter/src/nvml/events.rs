@@ -85,7 +85,7 @@ fn register<'a>(
     session: &'a Session,
     boards: &mut BTreeMap<usize, Arc<Record>>,
 ) -> Result<Option<EventSet<'a>>, Fault> {
-    if !raw::frees(&session.nvml) {
+    if !raw::frees(&session.nvml) || !fleet.waits_for_events() {
         return Ok(None);
     }
     let mut set = session.nvml.create_event_set()?;

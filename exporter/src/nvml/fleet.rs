@@ -9,7 +9,10 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, atomic::AtomicU64},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     thread::JoinHandle,
     time::{Duration, Instant},
 };
@@ -76,6 +79,8 @@ pub struct Fleet {
     shared: Arc<Shared>,
     state: Mutex<State>,
     wishes: Arc<Wishes>,
+    /// Whether XIDs are waited for: not while another fleet does that.
+    events: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -108,6 +113,12 @@ impl Fleet {
     /// Opens the library, takes the first census and starts the threads. With `wait`, an error of the library is no error: it is
     /// opened when it is there.
     pub fn start(options: Options, wait: bool) -> Result<Arc<Self>, OpenError> {
+        Self::start_beside(options, wait, None)
+    }
+
+    /// The same beside a fleet whose place it is to take: it remembers what that one does, and leaves XIDs to it until
+    /// [`Self::wait_for_events`].
+    pub fn start_beside(options: Options, wait: bool, before: Option<&Self>) -> Result<Arc<Self>, OpenError> {
         let session = match Session::open(&options.library) {
             Ok(session) => Some(Arc::new(session)),
             Err(err) if wait => {
@@ -125,7 +136,16 @@ impl Fleet {
             calls: AtomicU64::new(0),
             wishes: wishes.clone(),
         });
-        let fleet = Arc::new(Self { options, shared, state: Mutex::default(), wishes, threads: Mutex::default() });
+        let events = AtomicBool::new(before.is_none());
+        let fleet = Arc::new(Self { options, shared, state: Mutex::default(), wishes, events, threads: Mutex::default() });
+        if let Some(before) = before {
+            let (records, opened, most_seen) = {
+                let state = before.state();
+                (state.records.clone(), state.opened, state.most_seen)
+            };
+            let mut state = fleet.state();
+            (state.records, state.opened, state.most_seen) = (records, opened, most_seen);
+        }
         fleet.state().driver = Some(Driver::Down("NOT_READY"));
         let start = |name: &str, body: Box<dyn FnOnce() + Send>| {
             let thread = std::thread::Builder::new().name(name.to_owned()).stack_size(1 << 20).spawn(body);
@@ -179,6 +199,24 @@ impl Fleet {
     /// GPUs that the library counts and cannot show: index and NVML's code.
     pub fn unreadable(&self) -> Vec<(u32, &'static str)> {
         self.state().unreadable.clone()
+    }
+
+    /// Whether this fleet reads what `options` say.
+    pub fn reads(&self, options: &Options) -> bool {
+        (&self.options.wanted, &self.options.texts) == (&options.wanted, &options.texts)
+    }
+
+    /// Waits for XIDs from now on.
+    pub fn wait_for_events(&self) {
+        self.events.store(true, Ordering::Release);
+        if let Some(session) = self.state().session.upgrade() {
+            session.changed();
+        }
+    }
+
+    /// Whether it does.
+    pub fn waits_for_events(&self) -> bool {
+        self.events.load(Ordering::Acquire)
     }
 
     /// Counters of the workers.
@@ -320,7 +358,9 @@ impl Fleet {
         };
         for board in &boards {
             board.retire();
-            board.record.watched(false);
+            if self.waits_for_events() {
+                board.record.watched(false);
+            }
         }
         drop(boards);
         let until = Instant::now() + LEAVE;
