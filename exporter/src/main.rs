@@ -49,7 +49,11 @@ fn main() -> ExitCode {
 }
 
 fn log(config: &Config) {
-    let level = if config.debug { "debug" } else { "info" };
+    let level = match (config.debug, config.check) {
+        (true, _) => "debug",
+        (false, true) => "warn",
+        (false, false) => "info",
+    };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false);
     if config.json {
