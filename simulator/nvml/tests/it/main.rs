@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod exporter;
+mod exporter_program;
 mod hostile;
 mod misbehaviour;
 mod peers;
