@@ -22,9 +22,9 @@ pub fn program() -> PathBuf {
 }
 
 /// A running exporter; killed when it is dropped.
-struct Running {
+pub struct Running {
     child: Child,
-    port: u16,
+    pub port: u16,
     log: tempfile::NamedTempFile,
 }
 
@@ -35,7 +35,7 @@ impl Drop for Running {
     }
 }
 
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
@@ -45,7 +45,7 @@ pub fn eight() -> String {
 }
 
 impl Running {
-    fn start(world: &World, arguments: &[&str]) -> Self {
+    pub fn start(world: &World, arguments: &[&str]) -> Self {
         let port = free_port();
         let log = tempfile::NamedTempFile::new().unwrap();
         let mut command = world.command(program());
@@ -136,7 +136,7 @@ fn profiled(page: &str) -> bool {
 }
 
 /// A runtime that serves the kubelets of a world, whose clock stands.
-fn kubelets(world: &World, folder: &Path) -> (tokio::runtime::Runtime, Kubelets) {
+pub fn kubelets(world: &World, folder: &Path) -> (tokio::runtime::Runtime, Kubelets) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let plan = std::sync::Arc::new(world.setup.plan().unwrap().0);
     let kubelets = runtime.block_on(async { Kubelets::start(&plan, &SimClock::stopped(world.at()), folder) }).unwrap();

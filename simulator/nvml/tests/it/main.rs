@@ -3,6 +3,7 @@
 
 mod exporter;
 mod exporter_program;
+mod exporter_prometheus;
 mod hostile;
 mod misbehaviour;
 mod peers;
