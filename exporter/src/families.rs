@@ -73,7 +73,11 @@ impl Family {
             if !labels.is_empty() {
                 out.push('}');
             }
-            let _ = writeln!(out, " {value}");
+            let _ = match value {
+                value if value.is_nan() => writeln!(out, " NaN"),
+                value if value.is_infinite() => writeln!(out, " {}Inf", if *value > 0.0 { '+' } else { '-' }),
+                value => writeln!(out, " {value}"),
+            };
         }
     }
 }

@@ -45,16 +45,20 @@ impl Jobs {
 
     /// What the folder says, not older than a second.
     pub fn now(&self) -> Folder {
+        self.with(Folder::clone)
+    }
+
+    fn with<T>(&self, look: impl FnOnce(&Folder) -> T) -> T {
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         if read.0.is_none_or(|at| at.elapsed() >= AGE) {
             *read = (Some(Instant::now()), Folder::read(&self.folder));
         }
-        read.1.clone()
+        look(&read.1)
     }
 
     /// Jobs of a device.
     pub fn of(&self, gpu: u32, gi: Option<u32>) -> Vec<String> {
-        self.now().jobs.get(&(gpu, gi)).cloned().unwrap_or_default()
+        self.with(|folder| folder.jobs.get(&(gpu, gi)).cloned().unwrap_or_default())
     }
 }
 
@@ -64,10 +68,10 @@ impl Folder {
         let mut found = Self::default();
         let Ok(entries) = std::fs::read_dir(folder) else { return found };
         found.readable = true;
-        for (n, entry) in entries.flatten().enumerate() {
+        for entry in entries.flatten().take(MOST_FILES) {
             let name = entry.file_name();
             let key = name.to_str().and_then(key);
-            match key.filter(|_| n < MOST_FILES).and_then(|key| Some((key, jobs(&entry.path())?))) {
+            match key.and_then(|key| Some((key, jobs(&entry.path())?))) {
                 Some((key, (jobs, refused))) => {
                     found.refused += refused;
                     if !jobs.is_empty() {
@@ -82,7 +86,8 @@ impl Folder {
 }
 
 fn key(name: &str) -> Option<Key> {
-    let number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten();
+    // One spelling of a number, so that no two files are one device.
+    let number = |text: &str| text.parse::<u32>().ok().filter(|number| number.to_string() == text);
     match name.split_once('.') {
         None => Some((number(name)?, None)),
         Some((gpu, gi)) => Some((number(gpu)?, Some(number(gi)?))),

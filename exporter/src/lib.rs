@@ -7,9 +7,15 @@
 //! The text is dcgm-exporter's byte for byte wherever its text is valid: names, HELP, label order, integers as digits, floats
 //! with six decimals. Where it is not valid (quotes and line ends in labels) it is escaped.
 //!
-//! The simulator is a [`Source`]; the one that reads NVML, and the `strandline-exporter` binary around it, are not built yet.
+//! Two sources: the simulator, and [`node::Node`], this machine's GPUs through NVML, which the binary `strandline-exporter` serves.
 //!
-//! Modules in reading order: [`source`], [`collectors`], [`render`], [`number`], [`xid`], [`size`], [`serve`].
+//! ```text
+//! config ──> run: nvml::Fleet (threads that ask the driver) ──> node::Node (Source) ──> serve ──> /metrics, /health
+//!                 owners (pods by the kubelet) ──────────────────┘
+//! ```
+//!
+//! Modules in reading order: [`source`], [`collectors`], [`render`], [`number`], [`xid`], [`size`], [`serve`]; then [`nvml`],
+//! [`owners`], [`pod_labels`], [`hpc`], [`select`], [`node`], [`families`], [`check`], [`config`], [`run`].
 
 pub mod check;
 pub mod collectors;
@@ -30,7 +36,7 @@ pub mod source;
 pub mod xid;
 
 pub use collectors::{Collectors, CollectorsError};
-pub use render::{HostnameLabel, Renderer, Style};
+pub use render::{Format, HostnameLabel, Renderer, Style};
 pub use serve::{Pages, router};
 pub use size::{Lines, Size};
-pub use source::{Attributes, Device, Identity, Instance, Page, ReadError, Readings, Source, Value};
+pub use source::{Attributes, Device, Extra, Identity, Instance, Page, ReadError, Readings, Source, Value};

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use exporter::{
-    Attributes, Collectors, HostnameLabel, Identity, Instance, Lines, Page, Pages, ReadError, Renderer, Size, Source, Style,
-    Value,
+    Attributes, Collectors, Extra, Format, HostnameLabel, Identity, Instance, Lines, Page, Pages, ReadError, Renderer, Size,
+    Source, Style, Value, pod_labels::PodLabels,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -171,4 +171,58 @@ fn a_page_is_as_large_as_its_lines_while_numbers_labels_and_lines_change() {
             assert_eq!((size.bytes, size.series), (text.len() as u64, series as u64), "{text}");
         }
     }
+}
+
+/// Labels in dcgm-exporter's order: those of the file, of the pod and of the line together, then attributes.
+#[test]
+fn labels_of_pods_and_of_counted_lines_stand_in_order() {
+    let collectors = Collectors::parse(
+        "DCGM_FI_DRIVER_VERSION, label, v\nDCGM_FI_DEV_XID_ERRORS, gauge, x\nDCGM_EXP_XID_ERRORS_COUNT, gauge, n\nDCGM_FI_DEV_GPU_TEMP, gauge, t",
+    );
+    let collectors = Arc::new(collectors.unwrap());
+    let labels = PodLabels::new(Vec::new(), ["DCGM_FI_DRIVER_VERSION".to_owned()]);
+    let hostile =
+        [("team", "a\"b\\c\nd"), ("gpu", "7"), ("x".repeat(60_000).as_str(), "y"), ("long", "z".repeat(60_000).as_str())]
+            .map(|(key, value)| (key.to_owned(), value.to_owned()));
+    let pod = labels.of(&hostile.into());
+    let attributes = Arc::new(Attributes::of_pod("ns", "p", "c").with_pod_labels(pod));
+    let mut page = Page::new();
+    page.begin(Some("node".into()));
+    let readings = page.device(&Arc::new(h100(0)), Some(&attributes));
+    readings.set(150, Value::Int(40));
+    readings.set(230, Value::Int(31));
+    let window = ("window_size_in_ms", "300000".to_owned());
+    page.last().unwrap().extras.push(Extra::new(9001, [window, ("xid", "31".to_owned())], 2));
+    let text = |style, format| {
+        let mut out = Vec::new();
+        Renderer::new(collectors.clone(), style).render_as(&page, format, &mut out);
+        String::from_utf8(out).unwrap()
+    };
+    let whole = text(Style::default(), Format::Text);
+    let device = r#"gpu="0",UUID="GPU-00000000-aaaa-4bbb-8ccc-dddddddddddd",pci_bus_id="00000000:10:00.0",device="nvidia0",modelName="NVIDIA H100 80GB HBM3",hostname="node",DCGM_FI_DRIVER_VERSION="580.65.06",label_gpu="7""#;
+    let long = format!(",long=\"{}\",team=\"a\\\"b\\\\c\\nd\"", "z".repeat(1024));
+    assert!(
+        whole.contains(&format!("DCGM_FI_DEV_GPU_TEMP{{{device}{long},container=\"c\",namespace=\"ns\",pod=\"p\"}} 40\n")),
+        "{whole}"
+    );
+    let xid = format!(
+        "DCGM_FI_DEV_XID_ERRORS{{{device}{long},container=\"c\",err_code=\"31\",err_msg=\"GPU memory page fault\",namespace=\"ns\",pod=\"p\"}} 31\n"
+    );
+    assert!(whole.contains(&xid), "{whole}");
+    let counted = format!(
+        "DCGM_EXP_XID_ERRORS_COUNT{{{device}{long},window_size_in_ms=\"300000\",xid=\"31\",container=\"c\",namespace=\"ns\",pod=\"p\"}} 2\n"
+    );
+    assert!(whole.contains(&counted), "{whole}");
+    assert_eq!(labels.refused(), 2, "a key that is too long, and a value that is cut");
+    let old = text(Style { old_namespace: true, dashes_in_model: true, ..Style::default() }, Format::Text);
+    assert!(old.contains("{gpu=\"0\",uuid=\"GPU-"), "{old}");
+    assert!(
+        old.contains(",container_name=\"c\",pod_namespace=\"ns\",pod_name=\"p\"} 40")
+            && old.contains("modelName=\"NVIDIA-H100-80GB-HBM3\"")
+    );
+    let open = text(Style::default(), Format::OpenMetrics);
+    assert_eq!(
+        open.lines().filter(|line| !line.starts_with('#')).collect::<Vec<_>>(),
+        whole.lines().filter(|line| !line.starts_with('#')).collect::<Vec<_>>()
+    );
 }
