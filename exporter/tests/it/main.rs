@@ -1,6 +1,8 @@
 //! The text, byte for byte, and the page over HTTP.
 #![allow(clippy::unwrap_used)]
 
+mod docs;
+
 use std::sync::Arc;
 
 use exporter::{
