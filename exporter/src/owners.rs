@@ -25,10 +25,12 @@ use tracing::{info, warn};
 pub const HOLD: Duration = Duration::from_secs(60);
 /// Time for one answer of the kubelet, or the API server.
 const ANSWER: Duration = Duration::from_secs(10);
-/// What the API server or the Pods API said of pods is asked anew after this long; sooner where a pod is not known.
-const PODS_AGE: Duration = Duration::from_secs(300);
-/// The least time between two questions to the API server.
-const ASK_AT_LEAST: Duration = Duration::from_secs(5);
+/// What the kubelet's Pods API, and what the API server said is asked anew after this long; sooner where a pod is not known. So long a
+/// pod that came back under its name between two listings may carry what the one before was called.
+const LOCAL_AGE: Duration = Duration::from_secs(15);
+const API_AGE: Duration = Duration::from_secs(60);
+/// The least time between two questions about pods.
+const ASK_AT_LEAST: Duration = Duration::from_secs(1);
 /// Claims that are looked up in one look.
 const CLAIMS_A_LOOK: usize = 16;
 
@@ -209,21 +211,25 @@ impl Desk {
     async fn look_up(&mut self, list: &podres::v1::ListPodResourcesResponse) {
         let now = Instant::now();
         let old = |at: Option<Instant>, age: Duration| at.is_none_or(|at| now.saturating_duration_since(at) >= age);
-        if !old(self.asked_at, ASK_AT_LEAST) {
-            return;
-        }
         let holding = list.pod_resources.iter().filter(|pod| {
             pod.containers.iter().any(|container| !container.devices.is_empty() || !container.dynamic_resources.is_empty())
         });
+        // A pod that is gone is forgotten: another one of its name is another pod.
+        let listed: BTreeSet<(&str, &str)> = holding.clone().map(|pod| (pod.namespace.as_str(), pod.name.as_str())).collect();
+        self.pods.retain(|(namespace, name), _| listed.contains(&(namespace.as_str(), name.as_str())));
+        if !old(self.asked_at, ASK_AT_LEAST) {
+            return;
+        }
         let unknown = |pod: &podres::v1::PodResources| !self.pods.contains_key(&(pod.namespace.clone(), pod.name.clone()));
-        if self.how.details && (old(self.pods_at, PODS_AGE) || holding.clone().any(unknown)) {
+        let age = if self.how.pods_api.exists() { LOCAL_AGE } else { API_AGE };
+        if self.how.details && (old(self.pods_at, age) || holding.clone().any(unknown)) {
             self.asked_at = Some(now);
             self.read_pods(now).await;
         }
         let claims = holders::claims(list, &self.how.names);
         if self.how.claims && !claims.is_empty() {
             let unread: Vec<_> = claims.difference(&self.claims_read).take(CLAIMS_A_LOOK).cloned().collect();
-            if !unread.is_empty() || old(self.slices_at, PODS_AGE) {
+            if !unread.is_empty() || old(self.slices_at, API_AGE) {
                 self.asked_at = Some(now);
                 self.read_claims(&claims, &unread, now).await;
             }

@@ -18,7 +18,9 @@ fn how(field: &catalogue::Field) -> (&'static str, String) {
     match field.id {
         Some(230) => ("same", "nvmlEventSetWait_v2; 0 until the first XID, so that absent means that nobody waits".into()),
         Some(counted::XIDS_IN_WINDOW) => ("same", "counted from nvmlEventSetWait_v2".into()),
-        Some(counted::CLOCK_EVENTS_IN_WINDOW) => ("same", "counted from nvmlDeviceGetCurrentClocksEventReasons, once a round".into()),
+        Some(counted::CLOCK_EVENTS_IN_WINDOW) => {
+            ("same", "counted from nvmlDeviceGetCurrentClocksEventReasons, once a round".into())
+        }
         None if field.name == "DCGM_EXP_XID_ERRORS_TOTAL" => ("same", "counted from nvmlEventSetWait_v2".into()),
         None if field.name == "DCGM_EXP_CLOCK_EVENTS_TOTAL" => {
             ("same", "counted from nvmlDeviceGetCurrentClocksEventReasons, once a round".into())
@@ -63,7 +65,9 @@ fn flags() -> String {
         let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
         let here = match long.starts_with("strandline-") {
             true => format!("ours: {help}"),
-            false if help.starts_with("Accepted for") => "accepted; it is said once that it does nothing here, and what to do instead".to_owned(),
+            false if help.starts_with("Accepted for") => {
+                "accepted; it is said once that it does nothing here, and what to do instead".to_owned()
+            }
             false => help,
         };
         let _ = writeln!(out, "| `--{long}`{short} | {variable} | {default} | {here} |");

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod docs;
+mod owners;
 
 use std::sync::Arc;
 

@@ -1,0 +1,203 @@
+//! Pods by a kubelet of ours: its pod-resources API, and its Pods API for UIDs and labels.
+
+use std::{
+    path::Path,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use attribution::{
+    NodeGpu, ResourceNames,
+    holders::NodeInstance,
+    kubelet::v1alpha1::{self, pods_server},
+    podres::v1::{self, pod_resources_lister_server as lister},
+};
+use exporter::owners::{self, How, Listing, Owners};
+use prost::Message;
+use tokio::net::UnixListener;
+
+#[derive(Clone, Default)]
+struct Kubelet {
+    devices: Arc<Mutex<Vec<v1::PodResources>>>,
+    pods: Arc<Mutex<Vec<v1alpha1::Pod>>>,
+}
+
+#[tonic::async_trait]
+impl lister::PodResourcesLister for Kubelet {
+    async fn list(
+        &self,
+        _: tonic::Request<v1::ListPodResourcesRequest>,
+    ) -> Result<tonic::Response<v1::ListPodResourcesResponse>, tonic::Status> {
+        Ok(tonic::Response::new(v1::ListPodResourcesResponse { pod_resources: self.devices.lock().unwrap().clone() }))
+    }
+
+    async fn get_allocatable_resources(
+        &self,
+        _: tonic::Request<v1::AllocatableResourcesRequest>,
+    ) -> Result<tonic::Response<v1::AllocatableResourcesResponse>, tonic::Status> {
+        Err(tonic::Status::unimplemented("not asked here"))
+    }
+
+    async fn get(
+        &self,
+        _: tonic::Request<v1::GetPodResourcesRequest>,
+    ) -> Result<tonic::Response<v1::GetPodResourcesResponse>, tonic::Status> {
+        Err(tonic::Status::unimplemented("not asked here"))
+    }
+}
+
+#[tonic::async_trait]
+impl pods_server::Pods for Kubelet {
+    async fn list_pods(
+        &self,
+        _: tonic::Request<v1alpha1::ListPodsRequest>,
+    ) -> Result<tonic::Response<v1alpha1::ListPodsResponse>, tonic::Status> {
+        let pods = self.pods.lock().unwrap().iter().map(Message::encode_to_vec).collect();
+        Ok(tonic::Response::new(v1alpha1::ListPodsResponse { pods }))
+    }
+}
+
+impl Kubelet {
+    fn start(folder: &Path) -> Self {
+        let kubelet = Self::default();
+        let incoming =
+            |name: &str| tokio_stream::wrappers::UnixListenerStream::new(UnixListener::bind(folder.join(name)).unwrap());
+        let resources = tonic::transport::Server::builder().add_service(lister::PodResourcesListerServer::new(kubelet.clone()));
+        tokio::spawn(resources.serve_with_incoming(incoming("resources.sock")));
+        let pods = tonic::transport::Server::builder().add_service(pods_server::PodsServer::new(kubelet.clone()));
+        tokio::spawn(pods.serve_with_incoming(incoming("pods.sock")));
+        kubelet
+    }
+
+    /// The pods that there are: name, UID, device ids, a label.
+    fn is(&self, pods: &[(&str, &str, &[&str], &str)]) {
+        let devices = pods.iter().map(|(name, _, ids, _)| v1::PodResources {
+            name: (*name).into(),
+            namespace: "ml".into(),
+            containers: vec![v1::ContainerResources {
+                name: "main".into(),
+                devices: vec![v1::ContainerDevices {
+                    resource_name: "nvidia.com/gpu".into(),
+                    device_ids: ids.iter().map(|id| (*id).to_owned()).collect(),
+                    ..v1::ContainerDevices::default()
+                }],
+                ..v1::ContainerResources::default()
+            }],
+            ..v1::PodResources::default()
+        });
+        let objects = pods.iter().map(|(name, uid, _, label)| v1alpha1::Pod {
+            metadata: Some(v1alpha1::ObjectMeta {
+                name: (*name).into(),
+                namespace: "ml".into(),
+                uid: (*uid).into(),
+                labels: [("team".to_owned(), (*label).to_owned())].into(),
+                ..v1alpha1::ObjectMeta::default()
+            }),
+            ..v1alpha1::Pod::default()
+        });
+        let (devices, objects) = (devices.collect(), objects.collect());
+        *self.pods.lock().unwrap() = objects;
+        *self.devices.lock().unwrap() = devices;
+    }
+}
+
+fn gpus() -> Vec<NodeGpu> {
+    let gpu = |index: u32, instances| NodeGpu { index, minor: Some(index), uuid: format!("GPU-{index}"), instances };
+    let part = NodeInstance { uuid: Some("MIG-a".into()), gi: 7, ci: Some(0), profile: "1g.10gb".into() };
+    vec![gpu(0, vec![]), gpu(1, vec![part]), gpu(2, vec![])]
+}
+
+/// Looks until the listing is as wanted.
+async fn until(owners: &Owners, what: &str, wanted: impl Fn(&Listing) -> bool) -> Arc<Listing> {
+    let began = Instant::now();
+    loop {
+        let listing = owners.listing(Instant::now());
+        if wanted(&listing) {
+            return listing;
+        }
+        assert!(began.elapsed() < Duration::from_secs(20), "{what} does not come: {listing:?} {:?}", owners.failures());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pods_are_told_with_uids_and_labels_and_what_is_not_is_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let kubelet = Kubelet::start(folder.path());
+    kubelet.is(&[
+        ("train", "uid-1", &["GPU-0"], "a \"b\"\n"),
+        ("part", "uid-2", &["MIG-a"], "b"),
+        ("odd", "uid-3", &["GPU-9", "what?"], "c"),
+    ]);
+    let (owners, looked) = (Arc::<Owners>::default(), Arc::new(AtomicU64::new(0)));
+    let how = How {
+        socket: folder.path().join("resources.sock"),
+        interval: Duration::from_millis(50),
+        names: ResourceNames::default(),
+        node: Some("n".into()),
+        details: true,
+        claims: false,
+        pods_api: folder.path().join("pods.sock"),
+    };
+    let seen = looked.clone();
+    let asking = tokio::spawn(owners::follow(how, owners.clone(), gpus, move || drop(seen.fetch_add(1, Ordering::Relaxed))));
+    let key = |gpu: &str, gi| (gpu.to_owned(), gi);
+    let listing = until(&owners, "pods", |listing| {
+        listing.owned.get(&("GPU-0".to_owned(), None)).is_some_and(|owned| owned.holders[0].uid.is_some())
+    })
+    .await;
+    let holder = &listing.owned[&key("GPU-0", None)].holders[0];
+    assert_eq!(
+        (holder.pod.as_str(), holder.uid.as_deref(), holder.labels["team"].as_str()),
+        ("train", Some("uid-1"), "a \"b\"\n")
+    );
+    assert_eq!(listing.owned[&key("GPU-1", Some(7))].holders[0].pod, "part");
+    assert!(!listing.owned.contains_key(&key("GPU-2", None)), "it is free");
+    assert_eq!((listing.unmatched.get("device_unknown"), listing.unmatched.get("id_shape_unknown")), (Some(&1), Some(&1)));
+    assert!(looked.load(Ordering::Relaxed) > 0, "a device that is not known is looked for");
+    assert!(owners.failures()["device_unknown"] > 0);
+
+    // The same name, after a while without it: another pod.
+    kubelet.is(&[]);
+    until(&owners, "nobody", |listing| listing.owned.is_empty()).await;
+    kubelet.is(&[("train", "uid-9", &["GPU-0", "GPU-2"], "z")]);
+    let listing = until(&owners, "the new pod", |listing| {
+        listing.owned.get(&("GPU-2".to_owned(), None)).is_some_and(|owned| owned.holders[0].uid.is_some())
+    })
+    .await;
+    assert_eq!(listing.owned[&key("GPU-0", None)].holders[0].uid.as_deref(), Some("uid-9"));
+    asking.abort();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn shared_devices_have_parts_and_conflicts_are_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let kubelet = Kubelet::start(folder.path());
+    kubelet.is(&[
+        ("a", "1", &["GPU-0::0", "GPU-0::1"], ""),
+        ("b", "2", &["GPU-0::2"], ""),
+        ("c", "3", &["GPU-2"], ""),
+        ("d", "4", &["GPU-2"], ""),
+    ]);
+    let owners = Arc::<Owners>::default();
+    let how = How {
+        socket: folder.path().join("resources.sock"),
+        interval: Duration::from_millis(50),
+        names: ResourceNames::default(),
+        node: None,
+        details: false,
+        claims: false,
+        pods_api: folder.path().join("none.sock"),
+    };
+    let asking = tokio::spawn(owners::follow(how, owners.clone(), gpus, || {}));
+    let listing = until(&owners, "pods", |listing| !listing.owned.is_empty()).await;
+    let shared = &listing.owned[&("GPU-0".to_owned(), None)];
+    assert_eq!((shared.pods(), shared.conflict), (2, false));
+    assert_eq!(shared.holders.iter().map(|holder| holder.share).collect::<Vec<_>>(), [(2, 3), (1, 3)]);
+    assert!(shared.holders.iter().all(|holder| holder.uid.is_none()), "not asked for");
+    assert!(listing.owned[&("GPU-2".to_owned(), None)].conflict);
+    asking.abort();
+}
