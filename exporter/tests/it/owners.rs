@@ -143,7 +143,9 @@ async fn pods_are_told_with_uids_and_labels_and_what_is_not_is_counted() {
         pods_api: folder.path().join("pods.sock"),
     };
     let seen = looked.clone();
-    let asking = tokio::spawn(owners::follow(how, owners.clone(), gpus, move || drop(seen.fetch_add(1, Ordering::Relaxed))));
+    let asking = tokio::spawn(owners::follow(how, owners.clone(), gpus, move || {
+        seen.fetch_add(1, Ordering::Relaxed);
+    }));
     let key = |gpu: &str, gi| (gpu.to_owned(), gi);
     let listing = until(&owners, "pods", |listing| {
         listing.owned.get(&("GPU-0".to_owned(), None)).is_some_and(|owned| owned.holders[0].uid.is_some())
