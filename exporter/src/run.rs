@@ -112,6 +112,9 @@ pub fn read_collectors(path: Option<&Path>) -> Result<(Collectors, usize), RunEr
     let Some(path) = path else { return Ok((Collectors::built_in(), 0)) };
     let owned = || path.to_owned();
     let text = (|| {
+        if !path.metadata()?.is_file() {
+            return Err(std::io::Error::other("it is not a regular file")); // reading a pipe would never end
+        }
         if path.metadata()?.len() > collectors::MAX_BYTES as u64 {
             return Err(std::io::Error::other(format!("it is larger than {} bytes", collectors::MAX_BYTES)));
         }

@@ -8,6 +8,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use schemas::{
+    catalogue::{self, Reading},
+    status::ReadingFault,
+};
+
 use super::{
     calls::{self, Answers, Call},
     fault::{Fault, Kind},
@@ -313,6 +318,7 @@ impl Board {
             for (field, answer) in answers {
                 let cell = cells.entry(field).or_default();
                 cell.group = Some(asked.group);
+                let answer = answer.and_then(|value| believable(field, value, asked.place > 0));
                 let fault = if asked.call.is_older() { &mut cell.older_fault } else { &mut cell.fault };
                 *fault = answer.err();
                 cell.value = answer.ok().map(|value| (value, now));
@@ -524,6 +530,22 @@ impl Board {
     }
 }
 
+/// A value that its field can have: what is a blank, or out of the catalogue's range, is no reading. A profiling ratio of an instance
+/// may be somewhat above 1.
+fn believable(field: u16, value: Value, on_instance: bool) -> Result<Value, Fault> {
+    let Some(known) = catalogue::by_id(field) else { return Ok(value) };
+    let (whole, number) = match value {
+        Value::Int(value) => (Some(i128::from(value)), value as f64),
+        Value::Float(value) => (None, value),
+    };
+    let bad = |code| Err(Fault { code, ..Fault::BAD_VALUE });
+    match known.read_number(whole, number, on_instance) {
+        Reading::Invalid(ReadingFault::Sentinel) => bad("BLANK"),
+        Reading::Invalid(_) => bad("OUT_OF_RANGE"),
+        _ => Ok(value),
+    }
+}
+
 /// The questions that fill `wanted`, and what else is needed to judge readings, about a GPU with so many instances.
 fn questions(wanted: &BTreeSet<u16>, parts: usize) -> Vec<Question> {
     let of = |fields: &[u16]| -> Vec<u16> { fields.iter().filter(|field| wanted.contains(field)).copied().collect() };
@@ -548,4 +570,22 @@ fn questions(wanted: &BTreeSet<u16>, parts: usize) -> Vec<Question> {
         add(place, Call::Gpm, profiled.clone(), Group::Profiling);
     }
     questions
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_field_cannot_be_is_no_reading() {
+        let code = |field, value, on_instance| believable(field, value, on_instance).err().map(|fault| fault.code);
+        // As a driver was seen to give them.
+        assert_eq!(code(203, Value::Int(2619), false), Some("OUT_OF_RANGE"));
+        assert_eq!(code(203, Value::Int(4_294_967_295), false), Some("OUT_OF_RANGE"));
+        assert_eq!(code(190, Value::Int(32), false), Some("OUT_OF_RANGE"), "NVML's unknown state");
+        assert_eq!(code(156, Value::Int(9_223_372_036_854_775_794), false), Some("BLANK"));
+        assert_eq!(code(156, Value::Int(2_147_483_640), false), None, "energy passes that number within an hour");
+        assert_eq!((code(1002, Value::Float(1.29), true), code(1002, Value::Float(1.29), false)), (None, Some("OUT_OF_RANGE")));
+        assert_eq!(code(155, Value::Float(699.9), false), None);
+    }
 }

@@ -340,6 +340,7 @@ fn exit_codes_and_errors_name_the_next_step() {
         (&["--strandline-check", "--strandline-nvml-library", "/nonexistent.so"], 3, "cannot load"),
         (&["-a", &address], 2, "is another program on that port?"),
         (&["-a", "127.0.0.1:0", "-f", "/nonexistent.csv"], 2, "cannot read the collectors file"),
+        (&["-a", "127.0.0.1:0", "-f", "/dev/zero"], 2, "not a regular file"),
         (&["-a", "127.0.0.1:0", "-f", &nothing], 2, "line 1: `x` is not `field, type, help`"),
         (&["-a", "127.0.0.1:0", "--web-config-file", "/nonexistent.yaml"], 2, "/nonexistent.yaml"),
         (&["-a", "127.0.0.1:0", "--web-config-file", &web], 2, "web.yaml"),
