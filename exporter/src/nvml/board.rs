@@ -588,4 +588,104 @@ mod tests {
         assert_eq!((code(1002, Value::Float(1.29), true), code(1002, Value::Float(1.29), false)), (None, Some("OUT_OF_RANGE")));
         assert_eq!(code(155, Value::Float(699.9), false), None);
     }
+
+    fn board() -> Board {
+        let found = FoundGpu {
+            uuid: "GPU-x".into(),
+            index: 0,
+            minor: None,
+            pci: String::new(),
+            model: String::new(),
+            texts: Vec::new(),
+            parts: Vec::new(),
+        };
+        let ages = Ages { device: Duration::from_secs(5), profiling: Duration::from_secs(30), stuck: Duration::from_secs(2) };
+        let wanted = [155, 164, 203, 240, 1001, 1002].into();
+        Board::new(found, Arc::new(Record::new("GPU-x".into(), 0)), &wanted, ages)
+    }
+
+    /// Answers each question of a round with what `value` gives for its fields.
+    fn answer(board: &Board, ticket: u64, at: Instant, value: impl Fn(u16, Call) -> Result<Value, Fault>) {
+        for (n, question) in board.questions.iter().enumerate() {
+            if let Some(fields) = board.begin(ticket, n, at) {
+                let answers = fields.iter().map(|field| (*field, value(*field, question.call))).collect();
+                assert_eq!(board.end(ticket, n, &fields, Ok(answers), at), Next::Go);
+            }
+        }
+        board.note_profiling();
+        board.end_round(ticket);
+    }
+
+    #[test]
+    fn profiling_at_0_is_doubted_where_the_board_works() {
+        let (board, now) = (board(), Instant::now());
+        let ticket = board.take_charge();
+        let reads = |util: i64, watts: f64, sm: f64| {
+            move |field, _| {
+                Ok(match field {
+                    155 => Value::Float(watts),
+                    164 => Value::Float(700.0),
+                    1001 | 1002 => Value::Float(sm),
+                    _ => Value::Int(util),
+                })
+            }
+        };
+        assert_eq!(board.suspect(), None, "nothing is read yet");
+        answer(&board, ticket, now, reads(90, 400.0, 0.0));
+        assert_eq!(board.suspect(), Some(false), "once may be chance");
+        answer(&board, ticket, now, reads(90, 400.0, 0.0));
+        assert_eq!(board.suspect(), Some(true));
+        answer(&board, ticket, now, reads(90, 400.0, 0.5));
+        assert_eq!(board.suspect(), Some(false));
+        for _ in 0..3 {
+            answer(&board, ticket, now, reads(90, 70.0, 0.0));
+        }
+        assert_eq!(board.suspect(), Some(false), "a board that draws nothing does nothing");
+        for _ in 0..3 {
+            answer(&board, ticket, now, reads(0, 400.0, 0.0));
+        }
+        assert_eq!(board.suspect(), Some(false), "nor one without a kernel");
+    }
+
+    #[test]
+    fn an_older_call_is_asked_only_where_the_newer_has_nothing() {
+        let (board, now) = (board(), Instant::now());
+        let ticket = board.take_charge();
+        let asked = std::cell::RefCell::new(Vec::new());
+        for _ in 0..2 {
+            answer(&board, ticket, now, |field, call| {
+                if field == 240 {
+                    asked.borrow_mut().push(call);
+                    return if call == Call::Fields { Err(Fault::NOT_SUPPORTED) } else { Ok(Value::Int(7)) };
+                }
+                Ok(Value::Int(1))
+            });
+        }
+        let older = |call: &&Call| call.is_older();
+        assert_eq!((asked.borrow().len(), asked.borrow().iter().filter(older).count()), (3, 2), "{:?}", asked.borrow());
+        assert_eq!(board.standing(0, 240, now), Standing::Given(Value::Int(7), Duration::ZERO));
+    }
+
+    #[test]
+    fn old_readings_are_left_out_and_a_thread_that_was_given_up_on_leaves() {
+        let (board, now) = (board(), Instant::now());
+        let first = board.take_charge();
+        answer(&board, first, now, |_, _| Ok(Value::Int(1)));
+        let count = |at: Instant| {
+            let mut fields = Vec::new();
+            board.readings(0, at, |field, _| fields.push(field));
+            fields
+        };
+        assert!(count(now + Duration::from_secs(5)).contains(&155));
+        assert_eq!(count(now + Duration::from_secs(6)), [1001, 1002], "profiling may be older");
+        assert_eq!(board.stale(now + Duration::from_secs(6)), 4);
+        // It hangs in its first question.
+        let fields = board.begin(first, 0, now).unwrap_or_default();
+        assert!(!board.give_up(now + Duration::from_secs(1)));
+        assert!(board.give_up(now + Duration::from_secs(2)));
+        let second = board.take_charge();
+        assert_eq!((board.begin(second, 0, now), board.stuck(now)), (None, 1), "nobody hangs in it a second time");
+        assert_eq!(board.end(first, 0, &fields, Ok(Vec::new()), now), Next::Leave);
+        assert!(board.begin(second, 0, now).is_some() && board.stuck(now) == 0, "it came back");
+    }
 }

@@ -396,3 +396,32 @@ fn boards_without_profiling_have_none() {
     }
     fleet.stop();
 }
+
+#[test]
+fn gpus_that_come_to_the_bus_are_looked_for() {
+    if !is_client() {
+        return World::new(&small(), "h100-0", 30, 0.0).seen_by("exporter::gpus_that_come_to_the_bus_are_looked_for");
+    }
+    let sysfs = tempfile::tempdir().unwrap();
+    let plug = |address: &str| {
+        let folder = sysfs.path().join("bus/pci/devices").join(address);
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("vendor"), "0x10de\n").unwrap();
+        std::fs::write(folder.join("class"), "0x030200\n").unwrap();
+    };
+    for board in ["0000:0f:00.0", "0000:1b:00.0", "0000:27:00.0", "0000:33:00.0"] {
+        plug(board);
+    }
+    let mut options = options();
+    options.sysfs = sysfs.path().to_owned();
+    let fleet = Fleet::start(options, false).unwrap();
+    until("all read", || profiled(&fleet, 0));
+    let counts = || fleet.counts(None, Instant::now());
+    assert_eq!((counts().expected, counts().seen, counts().lost), (4, 4, 0));
+    plug("0000:b3:00.0");
+    // The driver's library learns of GPUs when it is initialised; this one has no fifth.
+    until("the library is opened anew", || fleet.opened() == 2 && counts().seen == 4);
+    assert_eq!((counts().expected, counts().lost), (5, 1));
+    assert_eq!(fleet.counts(Some(8), Instant::now()).lost, 4, "as somebody told it");
+    fleet.stop();
+}
