@@ -1,9 +1,11 @@
 //! The library in the hands of clients that no one here wrote, beside the page of the same node at the same instant.
 #![allow(clippy::unwrap_used)]
 
+mod device;
 mod exporter;
 mod exporter_program;
 mod hostile;
+mod memory;
 mod misbehaviour;
 mod peers;
 mod program;
