@@ -58,7 +58,8 @@ fn pause(session: &Session, time: Duration) {
 fn watch(fleet: &Fleet, session: &Session) -> Result<(), Fault> {
     let changes = session.changes();
     let mut boards: BTreeMap<usize, Arc<Record>> = BTreeMap::new();
-    let Some(set) = register(fleet, session, &mut boards)? else {
+    let shared = fleet.shared();
+    let Some(set) = shared.in_library(|| register(fleet, session, &mut boards))? else {
         // Nothing to wait for: no boards yet, or none that tells events.
         while !session.is_over() && session.changes() == changes {
             std::thread::sleep(Duration::from_millis(20));
@@ -66,7 +67,7 @@ fn watch(fleet: &Fleet, session: &Session) -> Result<(), Fault> {
         return Ok(());
     };
     while !session.is_over() && session.changes() == changes {
-        match raw::wait(&set, WAIT_MS) {
+        match shared.in_library(|| raw::wait(&set, WAIT_MS)) {
             Ok(event) if event.kind & XID != 0 => match boards.get(&event.device) {
                 Some(record) => record.xid(event.data, event.gpu_instance, Instant::now(), SystemTime::now()),
                 None => warn!(xid = event.data, "an XID of a GPU that is not known"),

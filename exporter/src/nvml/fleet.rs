@@ -119,7 +119,17 @@ impl Fleet {
     /// The same beside a fleet whose place it is to take: it remembers what that one does, and leaves XIDs to it until
     /// [`Self::wait_for_events`].
     pub fn start_beside(options: Options, wait: bool, before: Option<&Self>) -> Result<Arc<Self>, OpenError> {
-        let session = match Session::open(&options.library) {
+        let wishes = Arc::<Wishes>::default();
+        let counted = |of: fn(&Shared) -> &AtomicU64| before.map_or(0, |before| of(&before.shared).load(Ordering::Relaxed));
+        let shared = Arc::new(Shared {
+            interval: options.interval,
+            profiling_interval: options.profiling_interval,
+            window: options.window,
+            library_ns: AtomicU64::new(counted(|shared| &shared.library_ns)),
+            calls: AtomicU64::new(counted(|shared| &shared.calls)),
+            wishes: wishes.clone(),
+        });
+        let session = match shared.in_library(|| Session::open(&options.library)) {
             Ok(session) => Some(Arc::new(session)),
             Err(err) if wait => {
                 info!(err = %chain(&err), "the GPU driver is not there yet; waiting");
@@ -127,15 +137,6 @@ impl Fleet {
             }
             Err(err) => return Err(err),
         };
-        let wishes = Arc::<Wishes>::default();
-        let shared = Arc::new(Shared {
-            interval: options.interval,
-            profiling_interval: options.profiling_interval,
-            window: options.window,
-            library_ns: AtomicU64::new(0),
-            calls: AtomicU64::new(0),
-            wishes: wishes.clone(),
-        });
         let events = AtomicBool::new(before.is_none());
         let fleet = Arc::new(Self { options, shared, state: Mutex::default(), wishes, events, threads: Mutex::default() });
         if let Some(before) = before {
@@ -278,7 +279,7 @@ impl Fleet {
                 self.leave(&mut session, Driver::Released);
                 wait = Duration::from_millis(250);
             } else if session.is_none() {
-                match Session::open(&self.options.library) {
+                match self.shared.in_library(|| Session::open(&self.options.library)) {
                     Ok(opened) => {
                         let opened = Arc::new(opened);
                         self.opened_anew(&opened);

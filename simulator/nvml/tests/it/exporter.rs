@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeSet,
     path::PathBuf,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
@@ -378,6 +378,31 @@ fn a_driver_is_released_and_taken_up_again() {
     fleet.release(None);
     until("it is read again", || fleet.driver() == Driver::Up && profiled(&fleet, 0));
     fleet.stop();
+}
+
+/// Each call of the library is counted, those that wait for XIDs among them, and no count begins anew with another fleet.
+#[test]
+fn time_in_the_library_is_counted_on() {
+    if !is_client() {
+        return World::new(&small(), "h100-0", 30, 0.0).seen_by("exporter::time_in_the_library_is_counted_on");
+    }
+    let mut options = options();
+    (options.interval, options.census_interval) = (Duration::from_secs(1000), Duration::from_secs(1000));
+    let fleet = Fleet::start(options.clone(), false).unwrap();
+    until("one round", || !fleet.boards().is_empty() && fleet.boards().iter().all(|board| board.rounds() > 0));
+    let counts = |fleet: &Fleet| {
+        let shared = fleet.shared();
+        (shared.calls.load(Ordering::Relaxed), shared.library_ns.load(Ordering::Relaxed))
+    };
+    let after_one_round = counts(&fleet);
+    // Rounds and censuses are far away: what still asks waits for events.
+    until("waits for events", || counts(&fleet).0 >= after_one_round.0 + 2);
+    let before = counts(&fleet);
+    options.wanted.insert(113);
+    let after = Fleet::start_beside(options, false, Some(&fleet)).unwrap();
+    assert!(counts(&after) >= before && counts(&after).1 > before.1, "{:?} after {before:?}", counts(&after));
+    fleet.stop();
+    after.stop();
 }
 
 #[test]

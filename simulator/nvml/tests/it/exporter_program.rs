@@ -46,11 +46,16 @@ pub fn eight() -> String {
 
 impl Running {
     pub fn start(world: &World, arguments: &[&str]) -> Self {
+        let often = ["--strandline-interval", "100ms", "--strandline-profiling-interval", "200ms"];
+        Self::with(world, &[&often[..], arguments].concat())
+    }
+
+    /// With these arguments and no others; waits until it listens.
+    pub fn with(world: &World, arguments: &[&str]) -> Self {
         let port = free_port();
         let log = tempfile::NamedTempFile::new().unwrap();
         let mut command = world.command(program());
-        command.args(["-a", &format!("127.0.0.1:{port}"), "--strandline-interval", "100ms"]);
-        command.args(["--strandline-profiling-interval", "200ms"]).args(arguments);
+        command.args(["-a", &format!("127.0.0.1:{port}")]).args(arguments);
         command.env("NODE_NAME", "node-a").stdout(Stdio::null()).stderr(log.reopen().unwrap());
         let mut running = Self { child: command.spawn().unwrap(), port, log };
         let began = Instant::now();
@@ -62,7 +67,8 @@ impl Running {
         running
     }
 
-    fn said(&self) -> String {
+    /// Its log.
+    pub fn said(&self) -> String {
         std::fs::read_to_string(self.log.path()).unwrap()
     }
 
@@ -77,7 +83,13 @@ impl Running {
         (head.split(' ').nth(1).unwrap().parse().unwrap(), head.to_owned(), body.to_owned())
     }
 
-    fn page(&self) -> String {
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// A page of metrics.
+    pub fn page(&self) -> String {
         let (status, _, body) = self.get("/metrics", "");
         assert_eq!(status, 200);
         body
@@ -96,12 +108,14 @@ impl Running {
         }
     }
 
-    fn signal(&self, name: &str) {
+    /// Sends a signal.
+    pub fn signal(&self, name: &str) {
         let sent = Command::new("kill").args([format!("-{name}"), self.child.id().to_string()]).status().unwrap();
         assert!(sent.success());
     }
 
-    fn ended(mut self, limit: Duration) -> (Option<i32>, String) {
+    /// Waits for its end: exit status and log.
+    pub fn ended(mut self, limit: Duration) -> (Option<i32>, String) {
         let began = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
@@ -127,7 +141,7 @@ fn sum(page: &str, family: &str) -> f64 {
 }
 
 /// A value without labels.
-fn single(page: &str, name: &str) -> Option<f64> {
+pub fn single(page: &str, name: &str) -> Option<f64> {
     page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
 }
 
