@@ -61,7 +61,8 @@ impl Sighting {
 /// beginning or their bind on; where there is none, for the one last bound before it, whose end it does not move.
 /// A device record ends with its holding, or where another device took its place. A pod that was bound after the last
 /// listing is another one of the same name and is not meant. A sighting that no holding
-/// explains is an owner of its own, named after its first sighting.
+/// explains is an owner of its own, named after its first sighting. So `api` has to have holdings that ended before the time
+/// asked about too, as long as a first listing of them may still come: the hours job adds those of the hour before.
 pub fn settle(cluster: &str, api: Option<&[Holding]>, sightings: &[Sighting]) -> Vec<Holding> {
     let mut settled: BTreeSet<Holding> = api.unwrap_or_default().iter().cloned().collect();
     let mut by_name: BTreeMap<(&str, &str, &str), Vec<&Holding>> = BTreeMap::new();
@@ -277,6 +278,19 @@ mod tests {
         let pods = [api("uid-1", 1, 100, Some(200))];
         check(Some(&pods), &[seen("A", 95, Some(150))], &["uid-1 A 100..200"]);
         check(Some(&pods), &[seen("A", 200, Some(230))], &["uid-1 A 200..200"]);
+    }
+
+    /// A pod of 22 s that ended on the hour and was listed then for the first time.
+    #[test]
+    fn a_pod_first_listed_when_it_had_ended_is_no_owner_of_its_own() {
+        let (hour, ended) = (14_400_000, api("uid-1", 1, 14_378_000, Some(14_400_000)));
+        let listed = Sighting { last_listed: Some(at(hour)), ..seen("A", hour, Some(hour + 60_000)) };
+        check(Some(std::slice::from_ref(&ended)), std::slice::from_ref(&listed), &["uid-1 A 14400000..14400000"]);
+        // By its UID too, where another pod has its name by now.
+        let named = |uid: &str| Sighting { pod_uid: Some(uid.into()), ..listed.clone() };
+        let next = api("uid-2", 1, hour + 1_000, None);
+        check(Some(&[ended, next.clone()]), &[named("uid-1")], &["uid-1 A 14400000..14400000"]);
+        check(Some(&[next]), &[named("uid-1")], &["uid-1 A 14400000..14460000 no_api_holding"]);
     }
 
     #[test]

@@ -28,7 +28,7 @@ use schemas::{
 use crate::account::{self, Account, AccountError};
 
 /// Version of the arithmetic; a change does every hour again.
-const LEDGER_VERSION: &str = "ledger/5";
+const LEDGER_VERSION: &str = "ledger/6";
 
 /// Tables that the job always writes for an hour.
 const OUTPUTS: [&str; 3] = ["device_hours", "settled_holdings", "gpu_hours"];

@@ -399,6 +399,29 @@ fn the_kubelet_names_the_device_of_an_api_holding() {
     assert_eq!(lines(facts)[0], "A podres:bay/surf/a@1970-01-01T00:11:00.000Z 2940000 no_api_holding,no_inventory");
 }
 
+/// The kubelet lists a pod for a while after its end: where that was on the hour, the next hour has only the sighting of it.
+#[test]
+fn what_the_hour_before_hands_on_explains_a_sighting_after_the_end() {
+    let pod = |source: &str, id: &str| {
+        on("n1").set("source", source).set("holding_id", id).set("namespace", "surf").set("pod", "a").set("cluster", "bay")
+    };
+    let ended = pod("api", "u1").set("pod_uid", "u1").set("count", 1).set("bound_at", at(-22_000));
+    let ended = ended.set("interval_from", at(-22_000)).set("interval_to", at(0)).set("observed_at", at(900));
+    let seen = pod("podres", "a/A").set("device", "A").set("ids", 1).set("interval_from", at(0)).set("known_from", at(0));
+    let seen = seen.set("last_listed", at(0)).set("interval_to", at(60_000)).set("observed_at", at(60_000));
+    let of = |handed_on: &[Row]| {
+        let mut facts = Facts::default();
+        facts.api_is_watched("bay");
+        add(&mut facts, Source::Nodes, "nodes", &[node_row("n1").set("kind", "device").set("device", "A")]);
+        add(&mut facts, Source::Allocations, "allocations", std::slice::from_ref(&seen));
+        add(&mut facts, Source::Allocations, "carried_allocations", handed_on);
+        lines(facts)
+    };
+    assert_eq!(of(&[ended]), ["A unheld 3600000"]);
+    // Nothing is known of a pod that ended long before: whoever the kubelet lists is somebody.
+    assert_eq!(of(&[]), ["A podres:bay/surf/a@1970-01-01T00:00:00.000Z 60000 no_api_holding", "A unheld 3540000"]);
+}
+
 /// Pod a of two lives, the second bound on its node while the sighting of the first still goes on; meanwhile pod b is on the device.
 #[test]
 fn a_device_is_not_guessed_for_a_pod_of_the_same_name_before_the_kubelet_has_named_it() {

@@ -1,11 +1,14 @@
-//! What an hour hands on to the next: holdings that have ended and still matter to one that goes on.
+//! What an hour hands on to the next: holdings that have ended and still matter to one that goes on, or may matter to a
+//! listing yet to come.
 //!
 //! A holding that seems to go on may have been cut by a later bind of its device (rule A11), may have been named by a
 //! sighting that is over (A16), or may carry on the name of a run of sightings (A9). So, with begin(N) the earliest begin of
 //! a row of name N = (node, namespace, pod) that goes on or matters, a row that has ended matters where
 //! * its name is such an N, and it had not ended before begin(N); or
 //! * its device is one of a row of such an N, and it ended after begin(N): it may have cut it; or
-//! * it is the scheduler's word of a name that matters, the last before a sighting: that sighting is of that pod.
+//! * it is the scheduler's word of a name that matters, the last before a sighting: that sighting is of that pod; or
+//! * it is a holding by number that ended in this hour: the kubelet lists a pod for a while after its end, so the first
+//!   listing of its device may come in the next hour, where it is to be that pod's and not an owner's that nobody bound.
 //!
 //! Generous where in doubt: a row too many changes nothing, for a cut that was made is made again.
 
@@ -154,6 +157,9 @@ fn matter(rows: &[Row<'_>], end: i64) -> BTreeSet<usize> {
         }
         todo.extend(found.into_iter().filter(|place| kept.insert(*place)));
     }
+    // None of these leads to others: it holds nothing after this hour.
+    let ended_in_it = |row: &Row<'_>| row.device.is_none() && row.to.is_some_and(|to| to > end - HOUR_MS * 1000);
+    kept.extend(over.into_iter().filter(|place| ended_in_it(&rows[*place])));
     kept
 }
 
@@ -215,6 +221,20 @@ mod tests {
             row("0", "p", Some("A"), -90, Some(-1), false),
         ];
         check(&rows, &["1", "2"]);
+    }
+
+    #[test]
+    fn what_ended_in_the_hour_may_be_listed_first_in_the_next() {
+        let hour = HOUR_MS * 1000;
+        let rows = [
+            row("last", "p", None, 0, Some(100), true),
+            row("same-name", "p", None, -10, Some(-1), true),
+            row("first", "q", None, -20, Some(101 - hour), true),
+            row("hour-before", "r", None, -hour, Some(100 - hour), true),
+            row("going", "s", None, 0, None, true),
+            row("seen", "p", Some("G"), 50, Some(99), false),
+        ];
+        check(&rows, &["first", "last", "same-name"]);
     }
 
     #[test]

@@ -3,9 +3,22 @@
 use std::{collections::BTreeMap, fs, path::Path};
 
 use arrow::array::{AsArray, RecordBatch};
+use ingest::{
+    close::{self, Closer},
+    publish::{ALLOCATIONS, NODES, SAMPLES},
+    sink::{self, Sink},
+    transport::{
+        Record, Topic,
+        local::{self, Log, TopicSpec},
+    },
+};
 use lake::{ClosedKey, Lake, Watermark, read};
 use ledger::batch::{Facts, Source, hour_rows};
-use schemas::{HOUR_MS, Timestamp, Window, tables};
+use schemas::{
+    HOUR_MS, Timestamp, Window,
+    proto::{Device, Holding, Node},
+    tables,
+};
 
 use crate::command::{strandline, succeeds, tree_text};
 
@@ -163,6 +176,93 @@ fn a_late_row_does_again_the_hours_that_it_changes_and_no_others() {
     let pods: Vec<&str> =
         carried.iter().flat_map(|b| b.column_by_name("pod").unwrap().as_string::<i32>().iter().flatten()).collect();
     assert!(!pods.is_empty() && pods.iter().all(|pod| *pod == "c"), "{pods:?}");
+}
+
+/// What the API server or the kubelet says of a pod of one GPU, in seconds of the day.
+fn told(source: &str, pod: &str, from: i64, to: i64) -> Record {
+    let at = |seconds: i64| day().plus_ms(seconds * 1000).ms();
+    let said = Holding {
+        cluster: "reef".into(),
+        node: "n".into(),
+        source: source.into(),
+        id: format!("{pod}@{from}"),
+        namespace: "surf".into(),
+        pod: pod.into(),
+        observed_at_ms: at(to),
+        ended_ms: Some(at(to)),
+        ..Holding::default()
+    };
+    ingest::publish::holding(if source == "api" {
+        Holding { pod_uid: format!("u-{pod}"), count: Some(1), bound_ms: Some(at(from)), ..said }
+    } else {
+        Holding { device: "GPU-a".into(), known_from_ms: Some(at(from)), last_listed_ms: Some(at(to - 60)), ..said }
+    })
+}
+
+fn day() -> Timestamp {
+    "2026-03-02T00:00:00Z".parse().unwrap()
+}
+
+#[test]
+fn a_pod_that_the_kubelet_lists_after_its_last_hour_is_nobody_new() {
+    let folder = tempfile::tempdir().unwrap();
+    let names = [SAMPLES, ALLOCATIONS, NODES];
+    let specs = names.map(|name| TopicSpec { name, partitions: 1 });
+    let log = Log::open(&folder.path().join("log"), &specs, local::Options::default()).unwrap();
+    let lake = Lake::create(&folder.path().join("lake")).unwrap();
+    let root = lake.location().to_str().unwrap().to_owned();
+    let topics = names.map(|name| log.topic(name).unwrap() as std::sync::Arc<dyn Topic>);
+    let mut sink = Sink::open(lake.clone(), topics.to_vec(), sink::Options::default()).unwrap();
+    let end = day().plus_ms(5 * HOUR_MS);
+    let mut closer = Closer::new(lake.clone(), close::Options { close_after_ms: 0, ..close::Options::default() });
+    let mut close = |topic: &str, records: &[Record]| {
+        log.topic(topic).unwrap().produce(records).unwrap();
+        sink.flush(end).unwrap();
+        closer.close(end, end).unwrap().parts.get("allocations").copied()
+    };
+    let node = Node {
+        cluster: "reef".into(),
+        node: "n".into(),
+        source: "api".into(),
+        observed_at_ms: day().ms(),
+        present_from_ms: day().ms(),
+        devices: vec![Device { device: "GPU-a".into(), ..Device::default() }],
+        ..Node::default()
+    };
+    close(NODES, &[ingest::publish::node(&node)]);
+    const H: i64 = 3600;
+    close(
+        ALLOCATIONS,
+        &[
+            // Ended within the hour before, and seen for more than one.
+            told("api", "slow", 3 * H - 1200, 3 * H - 600),
+            told("podres", "slow", 3 * H + 600, 4 * H + 600),
+            // Ended longer before than anybody is waited for.
+            told("api", "ghost", H + 600, H + 1200),
+            told("podres", "ghost", 3 * H + 1200, 3 * H + 1260),
+            // Listed first when it had ended, on the hour; what the API server says of it comes late.
+            told("podres", "edge", 3 * H, 3 * H + 60),
+        ],
+    );
+    let hours = |extra: &[&str]| succeeds(&[&["hours", "--lake", &root], extra].concat());
+    let owners = || {
+        let sql = "SELECT hour, pod_uid, COALESCE(device, '-'), ms, COALESCE(flags, '-') FROM gpu_hours WHERE kind = 'owner' ORDER BY 1, 2";
+        succeeds(&["sql", "--lake", &root, "--format", "csv", sql]).lines().skip(1).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert!(hours(&["--to", "2026-03-02T03:00:00Z"]).starts_with("3 hours computed"));
+    assert!(hours(&[]).starts_with("2 hours computed, 3 unchanged"));
+    let edge = "03,podres:reef/surf/edge@2026-03-02T03:00:00.000Z,GPU-a,60000,no_api_holding";
+    let ghost = "03,podres:reef/surf/ghost@2026-03-02T03:20:00.000Z,GPU-a,60000,no_api_holding";
+    assert_eq!(owners(), ["01,u-ghost,-,600000,-", "02,u-slow,-,600000,-", edge, ghost]);
+
+    assert_eq!(close(ALLOCATIONS, &[told("api", "edge", 3 * H - 22, 3 * H)]), Some(1), "the hour that it was in, and no other");
+    fs::remove_dir_all(lake.location().join("_hot")).unwrap();
+    assert!(hours(&[]).starts_with("2 hours computed, 3 unchanged"), "and the one that it is handed on to");
+    let right = ["01,u-ghost,-,600000,-", "02,u-edge,-,22000,-", "02,u-slow,-,600000,-", ghost];
+    assert_eq!(owners(), right);
+    assert!(hours(&["--force"]).starts_with("5 hours computed"));
+    assert_eq!(owners(), right);
+    assert_eq!(strandline(&["check", "--lake", &root]).code, 0);
 }
 
 #[test]
