@@ -14,6 +14,11 @@ use std::ops::Range;
 /// Rows that are made at one time: their columns fit the second cache.
 const BATCH_ROWS: usize = 4096;
 
+/// Samples of which what is read next is asked for at one time.
+const AHEAD: usize = 32;
+/// Bytes that come into the processor's cache together.
+const LINE: usize = 64;
+
 /// Rounds of many targets.
 #[derive(Debug, Default)]
 pub struct Rounds {
@@ -125,6 +130,7 @@ impl Rounds {
         }
         let target = self.target(cluster, node, source);
         let (first, facts) = (self.samples.len(), self.facts.len());
+        self.ask_for_facts(target);
         for (position, device) in devices.iter().enumerate() {
             if self.device(target, position, device.clone(), bytes).is_none() {
                 self.samples.truncate(first);
@@ -157,6 +163,28 @@ impl Rounds {
             }
         };
         self.last_target
+    }
+
+    /// Has the cache fetch what a target showed last: what its next round says is compared with that.
+    fn ask_for_facts(&self, target: usize) {
+        let mut lines = 0;
+        for facts in &self.targets[target].shown {
+            let Facts { round, whole, .. } = &self.facts[*facts];
+            if let Some(round) = self.rounds.get(*round) {
+                lines ^= touch(&round.bytes[whole.clone()]);
+            }
+        }
+        std::hint::black_box(lines);
+    }
+
+    /// Has the cache fetch the readings of some samples, which lie far from each other, all at once: read one after the other, each
+    /// would be waited for.
+    fn ask_for_readings(&self, samples: &[usize]) {
+        let lines = samples.iter().map(|number| {
+            let Sample { round, readings, .. } = &self.samples[*number];
+            touch(&self.rounds[*round].bytes[readings.clone()])
+        });
+        std::hint::black_box(lines.fold(0, |all, lines| all ^ lines));
     }
 
     /// Adds the device that the next round of `target`, which is `round`, has at `position`. None where its bytes are none of ours.
@@ -266,7 +294,10 @@ impl Rounds {
             let some = &rest[..rest.len().min(BATCH_ROWS)];
             from += some.len();
             let mut before = None;
-            for &number in some {
+            for (place, &number) in some.iter().enumerate() {
+                if place % AHEAD == 0 {
+                    self.ask_for_readings(&some[place..some.len().min(place + AHEAD)]);
+                }
                 let Sample { round, facts, readings } = &self.samples[number];
                 let round = &self.rounds[*round];
                 let target = &self.targets[round.target];
@@ -290,6 +321,12 @@ impl Rounds {
             Some(rows.take_runs())
         })
     }
+}
+
+/// Reads a byte of each line of the cache that `bytes` lie in.
+fn touch(bytes: &[u8]) -> u8 {
+    let last = bytes.last().copied().unwrap_or(0);
+    bytes.iter().step_by(LINE).fold(last, |all, byte| all ^ byte)
 }
 
 /// Where in `whole` a part of it is.
