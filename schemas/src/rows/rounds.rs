@@ -130,7 +130,6 @@ impl Rounds {
         }
         let target = self.target(cluster, node, source);
         let (first, facts) = (self.samples.len(), self.facts.len());
-        self.ask_for_facts(target);
         for (position, device) in devices.iter().enumerate() {
             if self.device(target, position, device.clone(), bytes).is_none() {
                 self.samples.truncate(first);
@@ -163,18 +162,6 @@ impl Rounds {
             }
         };
         self.last_target
-    }
-
-    /// Has the cache fetch what a target showed last: what its next round says is compared with that.
-    fn ask_for_facts(&self, target: usize) {
-        let mut lines = 0;
-        for facts in &self.targets[target].shown {
-            let Facts { round, whole, .. } = &self.facts[*facts];
-            if let Some(round) = self.rounds.get(*round) {
-                lines ^= touch(&round.bytes[whole.clone()]);
-            }
-        }
-        std::hint::black_box(lines);
     }
 
     /// Has the cache fetch the readings of some samples, which lie far from each other, all at once: read one after the other, each
