@@ -3,6 +3,7 @@
 
 mod builder;
 mod intervals;
+mod numbers;
 mod rounds;
 mod samples;
 mod scrapes;

@@ -177,28 +177,23 @@ impl Topic for KafkaTopic {
         let number = self.known(partition)?;
         let reader = self.kafka.reader()?;
         let deadline = Instant::now() + self.kafka.options.timeout;
-        let mut known = reader.known_end(self.name, number, from)?;
-        loop {
-            let end = match known.take() {
-                Some(end) => end,
-                None => {
-                    let bounds = self.bounds(partition)?;
-                    if from < bounds.start || from > bounds.end {
-                        return Err(TransportError::OutOfRange { topic: self.name.to_owned(), partition, from, bounds });
-                    }
-                    bounds.end
-                }
-            };
-            let fetched = reader.fetch(self.name, number, from, end, max_bytes)?;
-            // Nothing of what is there is no answer: whoever asked would take it for a hole, or for the end.
-            if fetched.next > from || from >= end {
-                return Ok(fetched);
+        let end = || {
+            let bounds = self.bounds(partition)?;
+            if from < bounds.start || from > bounds.end {
+                return Err(TransportError::OutOfRange { topic: self.name.to_owned(), partition, from, bounds });
             }
-            if Instant::now() >= deadline {
-                return Err(self.kafka.options.properties.late("fetch", self.kafka.options.timeout));
+            Ok(bounds.end)
+        };
+        let fetch = |end| reader.fetch(self.name, number, from, end, max_bytes);
+        let wait = || {
+            let left = Instant::now() < deadline;
+            if left {
+                std::thread::sleep(read::RETRY);
             }
-            std::thread::sleep(read::RETRY);
-        }
+            left
+        };
+        let late = || self.kafka.options.properties.late("fetch", self.kafka.options.timeout);
+        persist(from, reader.known_end(self.name, number, from)?, end, fetch, wait)?.ok_or_else(late)
     }
 
     fn bounds(&self, partition: u32) -> Result<Bounds, TransportError> {
@@ -233,6 +228,28 @@ impl Topic for KafkaTopic {
     fn published(&self, partition: u32, next: u64) {
         if let Some(membership) = self.kafka.membership.get() {
             membership.commit(self.name, partition, next);
+        }
+    }
+}
+
+/// Messages from `from` on, as `fetch` gives them up to an end, which is `known` or asked for. Of what is there nothing is no answer:
+/// the consumer has lost its place, and whoever asked would take it for a hole, or for the end. Then the end is asked for anew, as
+/// long as `wait` says that there is time. None: there is no more.
+fn persist(
+    from: u64,
+    mut known: Option<u64>,
+    mut end: impl FnMut() -> Result<u64, TransportError>,
+    mut fetch: impl FnMut(u64) -> Result<Fetched, TransportError>,
+    mut wait: impl FnMut() -> bool,
+) -> Result<Option<Fetched>, TransportError> {
+    loop {
+        let end = known.take().map_or_else(&mut end, Ok)?;
+        let fetched = fetch(end)?;
+        if fetched.next > from || from >= end {
+            return Ok(Some(fetched));
+        }
+        if !wait() {
+            return Ok(None);
         }
     }
 }
@@ -287,5 +304,50 @@ impl Properties {
 
     fn late(&self, what: &'static str, wait: Duration) -> TransportError {
         TransportError::Late { what, brokers: self.brokers().to_owned(), wait }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn upto(next: u64) -> Result<Fetched, TransportError> {
+        Ok(Fetched { messages: Vec::new(), next, lost: Vec::new() })
+    }
+
+    #[test]
+    fn a_fetch_that_lost_its_place_asks_for_the_end_and_tries_again() {
+        let (mut asked, mut ends) = (0, Vec::new());
+        let end = || {
+            asked += 1;
+            Ok(9)
+        };
+        let fetch = |end| {
+            ends.push(end);
+            upto(if ends.len() < 3 { 5 } else { 9 })
+        };
+        assert_eq!(persist(5, Some(7), end, fetch, || true).unwrap().unwrap().next, 9);
+        assert_eq!((asked, ends), (2, vec![7, 9, 9]));
+    }
+
+    #[test]
+    fn a_place_that_is_not_there_any_more_is_an_error() {
+        let bounds = Bounds { start: 6, end: 9 };
+        let gone = || Err(TransportError::OutOfRange { topic: "t".into(), partition: 0, from: 5, bounds });
+        let error = persist(5, Some(7), gone, |_| upto(5), || true).unwrap_err();
+        assert!(matches!(error, TransportError::OutOfRange { .. }), "{error}");
+    }
+
+    #[test]
+    fn nothing_is_an_answer_at_the_end_alone() {
+        assert_eq!(persist(5, None, || Ok(5), |_| upto(5), || unreachable!()).unwrap().unwrap().next, 5);
+        let mut tries = 0;
+        let wait = || {
+            tries += 1;
+            tries < 4
+        };
+        assert_eq!(persist(5, None, || Ok(6), |_| upto(5), wait).unwrap(), None);
+        assert_eq!(tries, 4);
     }
 }

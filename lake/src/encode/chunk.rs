@@ -5,21 +5,12 @@
 //! (writer version 1, no statistics in page headers, no bloom filter), so its rules of when a page or the dictionary ends are
 //! kept here to the row. A test holds the two side by side.
 
-use std::{borrow::Borrow, io::Write};
-
 use bytes::Bytes;
 use parquet::{
-    basic::{BoundaryOrder, Encoding, EncodingMask, PageType, Type},
-    column::{
-        page::{CompressedPage, Page as EncodedPage, PageWriteSpec, PageWriter},
-        writer::ColumnCloseResult,
-    },
+    basic::Encoding,
+    column::{page::Page as EncodedPage, writer::ColumnCloseResult},
     errors::ParquetError,
-    file::{
-        metadata::{ColumnChunkMetaData, ColumnIndexBuilder, LevelHistogram, OffsetIndexBuilder, PageEncodingStats},
-        properties::{EnabledStatistics, WriterPropertiesPtr},
-        writer::{SerializedPageWriter, TrackedWrite},
-    },
+    file::properties::{EnabledStatistics, WriterPropertiesPtr},
     schema::types::ColumnDescPtr,
 };
 
@@ -28,16 +19,11 @@ use super::{
     hybrid::Hybrid,
     runs::{ABSENT, Run, Runs},
     value::Value,
+    written::{Bounds, Codec, Limits, PageDone, Written, compressed},
 };
-
-/// Compresses pages.
-pub(super) type Codec = zstd::bulk::Compressor<'static>;
 
 /// One column of one row group, as long as it grows.
 pub(super) struct Chunk<V: Value + ?Sized> {
-    descr: ColumnDescPtr,
-    properties: WriterPropertiesPtr,
-    statistics: EnabledStatistics,
     limits: Limits,
     page: Page<V>,
     /// None once it became too large: then values are written one by one.
@@ -45,14 +31,6 @@ pub(super) struct Chunk<V: Value + ?Sized> {
     codes: Hybrid,
     raw: Vec<u8>,
     written: Written<V>,
-}
-
-/// When a page or the dictionary is full.
-struct Limits {
-    page_rows: usize,
-    page_bytes: usize,
-    batch_rows: usize,
-    dictionary_bytes: usize,
 }
 
 /// The page that is being filled.
@@ -70,41 +48,8 @@ struct Page<V: Value + ?Sized> {
     bounds: Bounds<V>,
 }
 
-/// The least and the greatest of some values.
-struct Bounds<V: Value + ?Sized>(Option<(V::Owned, V::Owned)>);
-
-/// What is known of the pages that are done.
-struct Written<V: Value + ?Sized> {
-    pages: TrackedWrite<Vec<u8>>,
-    dictionary: Vec<u8>,
-    encodings: Vec<PageEncodingStats>,
-    uncompressed: i64,
-    values: i64,
-    rows: usize,
-    nulls: usize,
-    text_bytes: Option<i64>,
-    bounds: Bounds<V>,
-    column_index: ColumnIndexBuilder,
-    offset_index: Option<OffsetIndexBuilder>,
-    last_bounds: Option<(V::Owned, V::Owned)>,
-    ascending: bool,
-    descending: bool,
-}
-
 impl<V: Value + ?Sized> Chunk<V> {
     pub(super) fn new(descr: ColumnDescPtr, properties: WriterPropertiesPtr) -> Self {
-        let path = descr.path();
-        let statistics = properties.statistics_enabled(path);
-        let limits = Limits {
-            page_rows: properties.data_page_row_count_limit(),
-            page_bytes: properties.column_data_page_size_limit(path),
-            batch_rows: properties.write_batch_size(),
-            dictionary_bytes: properties.column_dictionary_page_size_limit(path),
-        };
-        let mut column_index = ColumnIndexBuilder::new(V::TYPE);
-        if statistics != EnabledStatistics::Page {
-            column_index.to_invalid();
-        }
         let page = Page {
             number: 0,
             rows: 0,
@@ -113,26 +58,11 @@ impl<V: Value + ?Sized> Chunk<V> {
             codes: Vec::new(),
             plain: Vec::new(),
             text_bytes: 0,
-            bounds: Bounds(None),
+            bounds: Bounds::default(),
         };
-        let written = Written {
-            pages: TrackedWrite::new(Vec::new()),
-            dictionary: Vec::new(),
-            encodings: Vec::new(),
-            uncompressed: 0,
-            values: 0,
-            rows: 0,
-            nulls: 0,
-            text_bytes: None,
-            bounds: Bounds(None),
-            column_index,
-            offset_index: (!properties.offset_index_disabled()).then(OffsetIndexBuilder::new),
-            last_bounds: None,
-            ascending: true,
-            descending: true,
-        };
-        let dictionary = Some(Dictionary::default());
-        Self { descr, properties, statistics, limits, page, dictionary, codes: Hybrid::new(0), raw: Vec::new(), written }
+        let (limits, dictionary) = (Limits::new(&descr, &properties), Some(Dictionary::default()));
+        let written = Written::new(descr, properties);
+        Self { limits, page, dictionary, codes: Hybrid::new(0), raw: Vec::new(), written }
     }
 
     /// Adds the rows of a batch. `value` gives what a run holds by its `at`; `known` has the codes of `at`s that were looked up,
@@ -151,7 +81,7 @@ impl<V: Value + ?Sized> Chunk<V> {
     {
         let nullable = self.page.levels.is_some();
         if !nullable && runs.of.iter().any(|run| run.at == ABSENT) {
-            return Err(ParquetError::General(format!("column {} is null where it may not be", self.descr.name())));
+            return Err(self.written.null_where_none_may_be());
         }
         let most = if nullable && runs.uniform { self.limits.page_rows } else { self.limits.batch_rows };
         let (mut rest, mut left) = (Rest { runs: &runs.of, taken: 0 }, runs.rows);
@@ -213,7 +143,7 @@ impl<V: Value + ?Sized> Chunk<V> {
     where
         V: 'a,
     {
-        let (page, bounded) = (&mut self.page, self.statistics != EnabledStatistics::None);
+        let (page, bounded) = (&mut self.page, self.written.statistics != EnabledStatistics::None);
         page.rows += rows;
         let mut left = rows;
         while left > 0 {
@@ -263,14 +193,10 @@ impl<V: Value + ?Sized> Chunk<V> {
     }
 
     fn end_page(&mut self, codec: &mut Codec) -> Result<(), ParquetError> {
-        let Page { rows, nulls, text_bytes, .. } = self.page;
-        let (page, written) = (&mut self.page, &mut self.written);
+        let page = &mut self.page;
         self.raw.clear();
         if let Some(levels) = &mut page.levels {
-            let bytes = levels.finish();
-            self.raw.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
-            self.raw.extend_from_slice(bytes);
-            levels.restart(1);
+            levels.end_page(&mut self.raw);
         }
         let encoding = match &self.dictionary {
             Some(dictionary) => {
@@ -286,51 +212,14 @@ impl<V: Value + ?Sized> Chunk<V> {
                 Encoding::PLAIN
             }
         };
-
-        let bounds = page.bounds.0.take();
-        if let Some((least, greatest)) = &bounds {
-            written.bounds.widen(least.borrow());
-            written.bounds.widen(greatest.borrow());
-        }
-        written.nulls += nulls;
-        let bounds = bounds.filter(|_| self.statistics == EnabledStatistics::Page);
-        let levels = page.levels.is_some().then(|| LevelHistogram::from(vec![nulls as i64, (rows - nulls) as i64]));
-        if written.column_index.valid() {
-            match bounds {
-                None if rows == nulls => written.column_index.append(true, Vec::new(), Vec::new(), nulls as i64),
-                None => written.column_index.to_invalid(),
-                Some((least, greatest)) => {
-                    let (low, high) = V::page_bounds((least.borrow(), greatest.borrow()), &self.properties);
-                    written.column_index.append(false, low, high, nulls as i64);
-                    written.follow(least, greatest);
-                }
-            }
-        }
-        written.column_index.append_histograms(&None, &levels);
-        let of_text = (V::TYPE == Type::BYTE_ARRAY).then_some(text_bytes);
-        if let Some(bytes) = of_text {
-            *written.text_bytes.get_or_insert(0) += bytes;
-        }
-        if let Some(index) = &mut written.offset_index {
-            index.append_row_count(rows as i64);
-            index.append_unencoded_byte_array_data_bytes(of_text);
-        }
-
-        let buf = compressed(&self.raw, codec)?;
-        let data = EncodedPage::DataPage {
-            buf,
-            num_values: rows as u32,
+        let done = PageDone {
+            rows: page.rows,
+            nulls: page.nulls,
+            text_bytes: V::WIDTH.is_none().then_some(page.text_bytes),
+            bounds: std::mem::take(&mut page.bounds),
             encoding,
-            def_level_encoding: Encoding::RLE,
-            rep_level_encoding: Encoding::RLE,
-            statistics: None,
         };
-        let spec = write(&mut written.pages, data, self.raw.len())?;
-        written.count(&spec, encoding);
-        if let Some(index) = &mut written.offset_index {
-            index.append_offset_and_size(spec.offset as i64, spec.compressed_size as i32);
-        }
-        written.rows += rows;
+        self.written.add(done, &self.raw, codec)?;
         (page.rows, page.nulls, page.text_bytes) = (0, 0, 0);
         page.number += 1;
         Ok(())
@@ -338,18 +227,14 @@ impl<V: Value + ?Sized> Chunk<V> {
 
     fn end_dictionary(&mut self, codec: &mut Codec) -> Result<(), ParquetError> {
         let Some(dictionary) = self.dictionary.take() else { return Ok(()) };
-        let encoding = self.properties.dictionary_page_encoding();
+        let encoding = self.written.properties.dictionary_page_encoding();
         let page = EncodedPage::DictionaryPage {
             buf: compressed(dictionary.plain(), codec)?,
             num_values: dictionary.values() as u32,
             encoding,
             is_sorted: false,
         };
-        let mut pages = TrackedWrite::new(Vec::new());
-        let spec = write(&mut pages, page, dictionary.plain().len())?;
-        self.written.count(&spec, encoding);
-        self.written.dictionary = pages.into_inner()?;
-        Ok(())
+        self.written.add_dictionary(page, dictionary.plain().len(), encoding)
     }
 
     /// The chunk's bytes and what the footer says of it, offsets counted from the first of them.
@@ -358,86 +243,7 @@ impl<V: Value + ?Sized> Chunk<V> {
             self.end_page(codec)?;
         }
         self.end_dictionary(codec)?;
-        let Self { mut written, properties, descr, .. } = self;
-        let pages = std::mem::replace(&mut written.pages, TrackedWrite::new(Vec::new())).into_inner()?;
-        let dictionary = written.dictionary.len();
-        let mut bytes = written.dictionary;
-        bytes.extend_from_slice(&pages);
-
-        let encodings: Vec<_> = written.encodings.iter().map(|of| of.encoding).chain([Encoding::RLE]).collect();
-        let mut metadata = ColumnChunkMetaData::builder(descr.clone())
-            .set_compression(properties.compression(descr.path()))
-            .set_encodings_mask(EncodingMask::new_from_encodings(encodings.iter()))
-            .set_page_encoding_stats(written.encodings)
-            .set_total_compressed_size(bytes.len() as i64)
-            .set_total_uncompressed_size(written.uncompressed)
-            .set_num_values(written.values)
-            .set_data_page_offset(0);
-        if self.statistics != EnabledStatistics::None {
-            let bounds = written.bounds.0.as_ref().map(|(least, greatest)| (least.borrow(), greatest.borrow()));
-            let (nulls, rows) = (written.nulls as i64, written.rows as i64);
-            let levels = (descr.max_def_level() > 0).then(|| LevelHistogram::from(vec![nulls, rows - nulls]));
-            metadata = metadata
-                .set_statistics(V::statistics(bounds, nulls as u64, &properties))
-                .set_unencoded_byte_array_data_bytes(written.text_bytes)
-                .set_definition_level_histogram(levels);
-        }
-        written.column_index.set_boundary_order(match (written.ascending, written.descending) {
-            (true, _) => BoundaryOrder::ASCENDING,
-            (false, true) => BoundaryOrder::DESCENDING,
-            (false, false) => BoundaryOrder::UNORDERED,
-        });
-        let column_index = if written.column_index.valid() { Some(written.column_index.build()?) } else { None };
-        let result = ColumnCloseResult {
-            bytes_written: bytes.len() as u64,
-            rows_written: written.rows as u64,
-            metadata: metadata.build()?,
-            bloom_filter: None,
-            column_index,
-            offset_index: written.offset_index.map(OffsetIndexBuilder::build),
-        };
-        Ok((bytes.into(), result.update_dictionary_location(dictionary)?))
-    }
-}
-
-impl<V: Value + ?Sized> Bounds<V> {
-    fn widen(&mut self, value: &V) {
-        let Some((least, greatest)) = &mut self.0 else {
-            self.0 = Some((value.to_owned(), value.to_owned()));
-            return;
-        };
-        if value < (*least).borrow() {
-            value.clone_into(least);
-        }
-        if value > (*greatest).borrow() {
-            value.clone_into(greatest);
-        }
-    }
-}
-
-impl<V: Value + ?Sized> Written<V> {
-    /// Whether the bounds of pages that are not all null go up or down.
-    fn follow(&mut self, least: V::Owned, greatest: V::Owned) {
-        if let Some((low, high)) = &self.last_bounds {
-            let (low, high, least, greatest) = (low.borrow(), high.borrow(), least.borrow(), greatest.borrow());
-            self.ascending &= low <= least && high <= greatest;
-            self.descending &= least <= low && greatest <= high;
-        }
-        self.last_bounds = Some((least, greatest));
-    }
-
-    fn count(&mut self, page: &PageWriteSpec, encoding: Encoding) {
-        self.uncompressed += page.uncompressed_size as i64;
-        let of = PageEncodingStats { page_type: page.page_type, encoding, count: 1 };
-        match self.encodings.last_mut() {
-            // The dictionary's page is written last and lies first.
-            _ if page.page_type == PageType::DICTIONARY_PAGE => self.encodings.insert(0, of),
-            Some(last) if last.page_type == page.page_type && last.encoding == encoding => last.count += 1,
-            _ => self.encodings.push(of),
-        }
-        if page.page_type != PageType::DICTIONARY_PAGE {
-            self.values += i64::from(page.num_values);
-        }
+        self.written.close()
     }
 }
 
@@ -473,12 +279,4 @@ impl<'a> Rest<'a> {
         });
         all.filter(|run| run.at != ABSENT)
     }
-}
-
-fn compressed(raw: &[u8], codec: &mut Codec) -> Result<Bytes, ParquetError> {
-    Ok(codec.compress(raw)?.into())
-}
-
-fn write<W: Write + Send>(sink: &mut TrackedWrite<W>, page: EncodedPage, raw: usize) -> Result<PageWriteSpec, ParquetError> {
-    SerializedPageWriter::new(sink).write_page(CompressedPage::new(page, raw))
 }

@@ -76,6 +76,14 @@ impl Hybrid {
         &self.out
     }
 
+    /// Ends a page of levels, whose length comes first, and begins the next one.
+    pub(super) fn end_page(&mut self, out: &mut Vec<u8>) {
+        let bytes = self.finish();
+        out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+        out.extend_from_slice(bytes);
+        self.restart(1);
+    }
+
     fn end_group(&mut self) {
         if self.repeats >= GROUP {
             self.grouped = 0;

@@ -6,16 +6,20 @@
 //!
 //! Texts may come as dictionaries with Int32 keys, which are the quicker the longer a row's text is that of the row before; the
 //! file is that of the same rows as Utf8. Modules in reading order: `writer` (row groups), `runs` (a batch's column), `chunk`
-//! (pages), `dictionary`, `value` (text and numbers), `hybrid` (codes and levels).
+//! (pages by runs, of what has a dictionary), `dictionary`, `series` (pages of the other columns), `numbers` (their encodings),
+//! `written` (pages that are done), `value` (text and numbers), `hybrid` (codes and levels).
 
 mod chunk;
 mod dictionary;
 mod hybrid;
+mod numbers;
 mod runs;
+mod series;
 #[cfg(test)]
 mod tests;
 mod value;
 mod writer;
+mod written;
 
 use std::borrow::Borrow;
 

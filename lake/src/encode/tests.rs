@@ -4,7 +4,10 @@
 use std::sync::Arc;
 
 use arrow::{
-    array::{AsArray, DictionaryArray, Int32Array, Int64Array, StringArray, TimestampMicrosecondArray, new_null_array},
+    array::{
+        AsArray, BooleanArray, DictionaryArray, Float32Array, Float64Array, Int32Array, Int64Array, StringArray,
+        TimestampMicrosecondArray, new_null_array,
+    },
     datatypes::{DataType, Field, Schema},
 };
 use bytes::Bytes;
@@ -16,6 +19,8 @@ use super::*;
 
 /// Two texts that are always there, three that may be null, a time and two numbers.
 const TABLE: &str = "rejects";
+/// Tables that have columns of every type between them.
+const TABLES: [&str; 3] = [TABLE, "extra_samples", "gpu_samples"];
 
 /// What parquet's writer makes of Utf8.
 fn reference(table: &'static Table, properties: WriterProperties, batches: &[RecordBatch], footer: &mut Footer) -> Vec<u8> {
@@ -54,6 +59,27 @@ enum Texts {
 }
 
 impl Texts {
+    /// Numbers in the place of texts: near each other, far, of all sizes up to the greatest, in steps.
+    fn whole(self, number: u64) -> i64 {
+        match self {
+            Texts::Short => 40 - number as i64,
+            Texts::Long => number.wrapping_mul(0x9e37_79b9_7f4a_7c15) as i64,
+            Texts::Foreign => [i64::MIN, -1, 0, 1, i64::MAX, 1 << 40][number as usize % 6] ^ (number as i64 >> 3),
+            Texts::Huge => number as i64 * 5_000_000,
+        }
+    }
+
+    /// Fractions, zeros of both signs, and what is no number.
+    fn fraction(self, number: u64) -> f64 {
+        let odd = [0.0, -0.0, f64::NAN, f64::INFINITY, f64::NEG_INFINITY, f64::MIN_POSITIVE];
+        match self {
+            Texts::Short => number as f64 / 8.0,
+            Texts::Long => self.whole(number) as f64,
+            Texts::Foreign => odd[number as usize % odd.len()],
+            Texts::Huge => -(number as f64) / 3.0,
+        }
+    }
+
     fn of(self, number: u64) -> String {
         match self {
             Texts::Short if number == 0 => String::new(),
@@ -117,8 +143,8 @@ fn keyed(of: &[Option<u64>], shape: Shape, chance: &mut Chance) -> ArrayRef {
 }
 
 /// The same rows twice, in batches: as Utf8, and in each batch as Utf8 or as dictionaries.
-fn batches(shapes: &[Shape], cuts: &[usize], seed: u64) -> (Vec<RecordBatch>, Vec<RecordBatch>) {
-    let (table, mut chance, mut numbers) = (tables::get(TABLE), Chance(seed), 0);
+fn batches(table: &Table, shapes: &[Shape], cuts: &[usize], seed: u64) -> (Vec<RecordBatch>, Vec<RecordBatch>) {
+    let (mut chance, mut numbers) = (Chance(seed), 0);
     let mut of_both = (Vec::new(), Vec::new());
     for rows in cuts.iter().copied() {
         let (mut plain, mut mixed): (Vec<ArrayRef>, Vec<ArrayRef>) = Default::default();
@@ -130,14 +156,14 @@ fn batches(shapes: &[Shape], cuts: &[usize], seed: u64) -> (Vec<RecordBatch>, Ve
                     let keyed = if chance.below(5) == 0 { plain.clone() } else { keyed(&of, *shape, &mut chance) };
                     (plain, keyed)
                 }
-                Type::Int => {
-                    let values: Int64Array = of.iter().map(|number| number.map(|number| 40 - number as i64)).collect();
-                    (Arc::new(values.clone()), Arc::new(values))
-                }
-                _ => {
+                Type::Int => same(of.iter().map(|of| of.map(|n| shape.text.whole(n))).collect::<Int64Array>()),
+                Type::Float => same(of.iter().map(|of| of.map(|n| shape.text.fraction(n) as f32)).collect::<Float32Array>()),
+                Type::Double => same(of.iter().map(|of| of.map(|n| shape.text.fraction(n))).collect::<Float64Array>()),
+                Type::Bool => same(of.iter().map(|of| of.map(|n| n % 2 == 0)).collect::<BooleanArray>()),
+                Type::Time => {
                     let times = (numbers..numbers + rows as i64).map(|number| number * 1000);
                     let times = TimestampMicrosecondArray::from_iter_values(times).with_timezone("UTC");
-                    (Arc::new(times.clone()), Arc::new(times))
+                    same(times)
                 }
             };
             plain.push(one);
@@ -152,8 +178,11 @@ fn batches(shapes: &[Shape], cuts: &[usize], seed: u64) -> (Vec<RecordBatch>, Ve
     of_both
 }
 
-fn check(properties: WriterProperties, plain: &[RecordBatch], mixed: &[RecordBatch]) {
-    let table = tables::get(TABLE);
+fn same(array: impl Array + Clone + 'static) -> (ArrayRef, ArrayRef) {
+    (Arc::new(array.clone()), Arc::new(array))
+}
+
+fn check(table: &'static Table, properties: WriterProperties, plain: &[RecordBatch], mixed: &[RecordBatch]) {
     let mut footer = Footer { topic: Some("t".into()), writer_epoch: "w".into(), ..Footer::default() };
     let ours = |batches: &[RecordBatch], footer: &mut Footer| {
         write(table, properties.clone(), batches.iter().cloned().map(Ok::<_, LakeError>), footer).unwrap()
@@ -179,6 +208,7 @@ proptest! {
     /// With limits so narrow that few rows meet them all.
     #[test]
     fn the_bytes_are_those_of_parquets_writer(
+        table in prop::sample::select(&TABLES[..]),
         shapes in prop::collection::vec(shape(), 3..8),
         cuts in prop::collection::vec(0..1500usize, 1..5),
         seed: u64,
@@ -189,19 +219,18 @@ proptest! {
         page_bytes in prop_oneof![Just(1usize << 20), 300..20_000usize],
         dictionary_bytes in prop_oneof![2 => Just(1usize << 20), 1 => 20..40_000usize],
     ) {
-        let table = tables::get(TABLE);
+        let table = tables::get(table);
         let of = properties(table, if hot { Tree::Hot } else { Tree::Closed }).into_builder();
         let of = of.set_max_row_group_row_count(Some(group)).set_data_page_row_count_limit(page_rows);
         let of = of.set_write_batch_size(batch_rows).set_data_page_size_limit(page_bytes);
-        let (plain, mixed) = batches(&shapes, &cuts, seed);
-        check(of.set_dictionary_page_size_limit(dictionary_bytes).build(), &plain, &mixed);
+        let (plain, mixed) = batches(table, &shapes, &cuts, seed);
+        check(table, of.set_dictionary_page_size_limit(dictionary_bytes).build(), &plain, &mixed);
     }
 }
 
 /// Pages of 20,000 rows, dictionaries of a mebibyte and more, several row groups; as the tables' files have them.
 #[test]
 fn large_files_are_the_same_too() {
-    let table = tables::get(TABLE);
     let short = Shape { distinct: 300, run: 40, nulls: 0, text: Texts::Short };
     let shapes = [
         short,
@@ -213,17 +242,21 @@ fn large_files_are_the_same_too() {
         Shape { distinct: 60_000, run: 1, nulls: 2, text: Texts::Foreign },
         short,
     ];
-    for of in [properties(table, Tree::Closed), properties(table, Tree::Hot)] {
-        let of = of.into_builder().set_max_row_group_row_count(Some(50_000)).build();
-        let (plain, mixed) = batches(&shapes, &[45_000, 1, 17_000, 2_000], 7);
-        check(of, &plain, &mixed);
+    for table in TABLES.map(tables::get) {
+        for of in [properties(table, Tree::Closed), properties(table, Tree::Hot)] {
+            let of = of.into_builder().set_max_row_group_row_count(Some(50_000)).build();
+            // The wide one has its columns' kinds many times.
+            let first = if table.columns.len() > 100 { 23_000 } else { 45_000 };
+            let (plain, mixed) = batches(table, &shapes, &[first, 1, 17_000, 2_000], 7);
+            check(table, of, &plain, &mixed);
+        }
     }
 }
 
 #[test]
 fn a_column_of_another_type_is_refused() {
     let table = tables::get(TABLE);
-    let (plain, _) = batches(&[Shape { distinct: 2, run: 1, nulls: 0, text: Texts::Short }], &[3], 1);
+    let (plain, _) = batches(tables::get(TABLE), &[Shape { distinct: 2, run: 1, nulls: 0, text: Texts::Short }], &[3], 1);
     let place = table.index("reason").unwrap();
     let with = |array: ArrayRef| {
         let mut columns = plain[0].columns().to_vec();
@@ -244,7 +277,7 @@ fn a_column_of_another_type_is_refused() {
 #[test]
 fn a_null_in_a_dictionary_is_a_null() {
     let table = tables::get(TABLE);
-    let (plain, _) = batches(&[Shape { distinct: 2, run: 1, nulls: 0, text: Texts::Short }], &[4], 1);
+    let (plain, _) = batches(tables::get(TABLE), &[Shape { distinct: 2, run: 1, nulls: 0, text: Texts::Short }], &[4], 1);
     let keys = Int32Array::from(vec![Some(1), Some(0), None, Some(1)]);
     let keyed = DictionaryArray::new(keys, Arc::new(StringArray::from(vec![Some("a"), None])));
     let mut columns = plain[0].columns().to_vec();
@@ -261,7 +294,7 @@ fn a_null_in_a_dictionary_is_a_null() {
 #[test]
 fn dictionaries_are_put_in_order() {
     let shape = Shape { distinct: 9, run: 3, nulls: 20, text: Texts::Short };
-    let (plain, mixed) = batches(&[shape], &[40, 7], 3);
+    let (plain, mixed) = batches(tables::get(TABLE), &[shape], &[40, 7], 3);
     let table = tables::get(TABLE);
     assert_eq!(sorted(table, &mixed).unwrap(), sorted(table, &plain).unwrap());
 }

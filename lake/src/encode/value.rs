@@ -11,10 +11,23 @@ use parquet::{
     },
 };
 
-/// A value of a column: `[u8]` for text, `i64` for whole numbers.
-pub(super) trait Value: Ord + Hash + ToOwned<Owned: Borrow<Self>> {
+/// A value that has a place among its like: `[u8]` for text, numbers and truth values as they are.
+pub(super) trait Bounded: ToOwned<Owned: Borrow<Self>> {
     /// The type in the file.
     const TYPE: Type;
+
+    /// Of two that are not NaN.
+    fn is_below(&self, other: &Self) -> bool;
+
+    /// Of a chunk.
+    fn statistics(bounds: Option<(&Self, &Self)>, nulls: u64, properties: &WriterProperties) -> Statistics;
+
+    /// The least and the greatest value of a page, for the column index.
+    fn page_bounds(bounds: (&Self, &Self), properties: &WriterProperties) -> (Vec<u8>, Vec<u8>);
+}
+
+/// A value that a dictionary may have.
+pub(super) trait Value: Bounded + Hash {
     /// What parquet's writer adds to its estimate of a page of codes.
     const LEAD: usize;
     /// Bytes of every value, where they are alike.
@@ -30,16 +43,32 @@ pub(super) trait Value: Ord + Hash + ToOwned<Owned: Borrow<Self>> {
 
     /// Whether `plain` begins with the value as [`Value::put_plain`] writes it.
     fn begins(&self, plain: &[u8]) -> bool;
+}
 
-    /// Of a chunk.
-    fn statistics(bounds: Option<(&Self, &Self)>, nulls: u64, properties: &WriterProperties) -> Statistics;
+impl Bounded for [u8] {
+    const TYPE: Type = Type::BYTE_ARRAY;
 
-    /// The least and the greatest value of a page, for the column index.
-    fn page_bounds(bounds: (&Self, &Self), properties: &WriterProperties) -> (Vec<u8>, Vec<u8>);
+    fn is_below(&self, other: &Self) -> bool {
+        self < other
+    }
+
+    fn statistics(bounds: Option<(&Self, &Self)>, nulls: u64, properties: &WriterProperties) -> Statistics {
+        let most = properties.statistics_truncate_length();
+        let (least, greatest) = (bounds.map(|(least, _)| below(least, most)), bounds.map(|(_, greatest)| above(greatest, most)));
+        let exact = |bound: &Option<(Vec<u8>, bool)>| bound.as_ref().is_some_and(|(_, exact)| *exact);
+        let (least_exact, greatest_exact) = (exact(&least), exact(&greatest));
+        let value = |bound: Option<(Vec<u8>, bool)>| bound.map(|(bytes, _)| ByteArray::from(bytes));
+        let statistics = ValueStatistics::new(value(least), value(greatest), None, Some(nulls), false);
+        Statistics::ByteArray(statistics.with_min_is_exact(least_exact).with_max_is_exact(greatest_exact))
+    }
+
+    fn page_bounds((least, greatest): (&Self, &Self), properties: &WriterProperties) -> (Vec<u8>, Vec<u8>) {
+        let most = properties.column_index_truncate_length();
+        (below(least, most).0, above(greatest, most).0)
+    }
 }
 
 impl Value for [u8] {
-    const TYPE: Type = Type::BYTE_ARRAY;
     const LEAD: usize = 1;
     const WIDTH: Option<usize> = None;
 
@@ -60,25 +89,38 @@ impl Value for [u8] {
         let length = (self.len() as u32).to_le_bytes();
         plain.strip_prefix(&length).is_some_and(|rest| rest.starts_with(self))
     }
-
-    fn statistics(bounds: Option<(&Self, &Self)>, nulls: u64, properties: &WriterProperties) -> Statistics {
-        let most = properties.statistics_truncate_length();
-        let (least, greatest) = (bounds.map(|(least, _)| below(least, most)), bounds.map(|(_, greatest)| above(greatest, most)));
-        let exact = |bound: &Option<(Vec<u8>, bool)>| bound.as_ref().is_some_and(|(_, exact)| *exact);
-        let (least_exact, greatest_exact) = (exact(&least), exact(&greatest));
-        let value = |bound: Option<(Vec<u8>, bool)>| bound.map(|(bytes, _)| ByteArray::from(bytes));
-        let statistics = ValueStatistics::new(value(least), value(greatest), None, Some(nulls), false);
-        Statistics::ByteArray(statistics.with_min_is_exact(least_exact).with_max_is_exact(greatest_exact))
-    }
-
-    fn page_bounds((least, greatest): (&Self, &Self), properties: &WriterProperties) -> (Vec<u8>, Vec<u8>) {
-        let most = properties.column_index_truncate_length();
-        (below(least, most).0, above(greatest, most).0)
-    }
 }
 
+/// `$signed`: whether the old fields of statistics mean the same, for readers that know no others.
+macro_rules! number {
+    ($of:ty, $physical:ident, $statistics:ident, $signed:literal, $bytes:expr) => {
+        impl Bounded for $of {
+            const TYPE: Type = Type::$physical;
+
+            fn is_below(&self, other: &Self) -> bool {
+                self < other
+            }
+
+            fn statistics(bounds: Option<(&Self, &Self)>, nulls: u64, _: &WriterProperties) -> Statistics {
+                let (least, greatest) = bounds.unzip();
+                let statistics = ValueStatistics::new(least.copied(), greatest.copied(), None, Some(nulls), false);
+                Statistics::$statistics(statistics.with_backwards_compatible_min_max($signed))
+            }
+
+            fn page_bounds((least, greatest): (&Self, &Self), _: &WriterProperties) -> (Vec<u8>, Vec<u8>) {
+                let bytes: fn(&Self) -> Vec<u8> = $bytes;
+                (bytes(least), bytes(greatest))
+            }
+        }
+    };
+}
+
+number!(i64, INT64, Int64, true, |value| value.to_le_bytes().to_vec());
+number!(f32, FLOAT, Float, true, |value| value.to_le_bytes().to_vec());
+number!(f64, DOUBLE, Double, true, |value| value.to_le_bytes().to_vec());
+number!(bool, BOOLEAN, Boolean, false, |value| vec![u8::from(*value)]);
+
 impl Value for i64 {
-    const TYPE: Type = Type::INT64;
     const LEAD: usize = 0;
     const WIDTH: Option<usize> = Some(size_of::<Self>());
 
@@ -96,17 +138,6 @@ impl Value for i64 {
 
     fn begins(&self, plain: &[u8]) -> bool {
         plain.starts_with(&self.to_le_bytes())
-    }
-
-    fn statistics(bounds: Option<(&Self, &Self)>, nulls: u64, _: &WriterProperties) -> Statistics {
-        let (least, greatest) = bounds.unzip();
-        let statistics = ValueStatistics::new(least.copied(), greatest.copied(), None, Some(nulls), false);
-        // Of signed numbers the old fields mean the same, for readers that know no others.
-        Statistics::Int64(statistics.with_backwards_compatible_min_max(true))
-    }
-
-    fn page_bounds((least, greatest): (&Self, &Self), _: &WriterProperties) -> (Vec<u8>, Vec<u8>) {
-        (least.to_le_bytes().to_vec(), greatest.to_le_bytes().to_vec())
     }
 }
 

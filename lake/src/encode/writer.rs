@@ -1,31 +1,33 @@
-//! Batches to row groups: columns that repeat themselves by our own [`Chunk`], the others by parquet's writers.
+//! Batches to row groups: texts and numbers that repeat themselves as a [`Chunk`], the others as a [`Series`].
 
 use std::sync::Arc;
 
 use arrow::{
     array::{Array, ArrayRef, AsArray, RecordBatch, StringArray},
     compute::cast,
-    datatypes::{DataType, Field, Int32Type, Int64Type, Schema, SchemaRef},
+    datatypes::{DataType, Field, Float32Type, Float64Type, Int32Type, Int64Type, SchemaRef, TimeUnit, TimestampMicrosecondType},
 };
+use bytes::Bytes;
 use parquet::{
-    arrow::{
-        ArrowSchemaConverter,
-        arrow_writer::{ArrowColumnWriter, ArrowRowGroupWriterFactory, compute_leaves},
-    },
+    arrow::ArrowSchemaConverter,
+    column::writer::ColumnCloseResult,
     errors::ParquetError,
     file::{
         metadata::KeyValue,
         properties::{WriterProperties, WriterPropertiesPtr},
         writer::SerializedFileWriter,
     },
-    schema::types::ColumnPath,
+    schema::types::ColumnDescPtr,
 };
 
 use super::{
     ZSTD_LEVEL,
-    chunk::{Chunk, Codec},
+    chunk::Chunk,
     dictionary::UNSEEN,
+    numbers::{Bits, Delta, Plain, Split},
     runs::Runs,
+    series::Series,
+    written::Codec,
 };
 
 /// Writes a file into memory, one row group at a time.
@@ -35,12 +37,17 @@ pub(super) struct Writer {
     schema: SchemaRef,
     properties: WriterPropertiesPtr,
     file: SerializedFileWriter<Vec<u8>>,
-    /// Makes the writers of the columns that are not ours.
-    others: ArrowRowGroupWriterFactory,
+    group: Option<Group>,
+    tools: Tools,
+}
+
+/// What all columns use, one after the other.
+struct Tools {
     codec: Codec,
     runs: Runs,
-    group: Option<Group>,
-    groups: usize,
+    /// Bytes of a page.
+    raw: Vec<u8>,
+    bools: Vec<bool>,
 }
 
 /// The row group that is being filled.
@@ -51,8 +58,13 @@ struct Group {
 
 enum Column {
     Text(Box<Text>),
-    Number(Box<Chunk<i64>>),
-    Other(Box<ArrowColumnWriter>),
+    /// Whole numbers of which the file has a dictionary.
+    Coded(Box<Chunk<i64>>),
+    Int(Box<Series<Delta>>),
+    Time(Box<Series<Delta>>),
+    Float(Box<Series<Split>>),
+    Double(Box<Series<Plain>>),
+    Bool(Box<Series<Bits>>),
 }
 
 /// A column of texts, and the codes of what its last batch had for a dictionary.
@@ -67,14 +79,8 @@ impl Writer {
         let properties = Arc::new(properties);
         let converted = ArrowSchemaConverter::new().convert(&schema)?;
         let file = SerializedFileWriter::new(Vec::new(), converted.root_schema_ptr(), properties.clone())?;
-        // Parquet's factory makes a writer of every column it knows of, each with two contexts of zstd: so it knows only these.
-        let others: Vec<_> = schema.fields().iter().filter(|field| !is_ours(field, &properties)).cloned().collect();
-        let others = Arc::new(Schema::new(others));
-        let converted = ArrowSchemaConverter::new().convert(&others)?;
-        let nowhere = SerializedFileWriter::new(std::io::sink(), converted.root_schema_ptr(), properties.clone())?;
-        let others = ArrowRowGroupWriterFactory::new(&nowhere, others);
-        let codec = Codec::new(ZSTD_LEVEL)?;
-        Ok(Self { schema, properties, file, others, codec, runs: Runs::default(), group: None, groups: 0 })
+        let tools = Tools { codec: Codec::new(ZSTD_LEVEL)?, runs: Runs::default(), raw: Vec::new(), bools: Vec::new() };
+        Ok(Self { schema, properties, file, group: None, tools })
     }
 
     /// Errors: a column that is missing, or of another type than the schema says.
@@ -93,19 +99,7 @@ impl Writer {
             let rows = (most - group.rows).min(batch.num_rows() - from);
             let part = if rows == batch.num_rows() { batch.clone() } else { batch.slice(from, rows) };
             for ((field, array), column) in self.schema.fields().iter().zip(part.columns()).zip(&mut group.columns) {
-                match column {
-                    Column::Text(text) => text.write(field, array, &mut self.runs, &mut self.codec)?,
-                    Column::Number(chunk) => {
-                        let numbers = array.as_primitive_opt::<Int64Type>().ok_or_else(|| wrong(field, array))?;
-                        self.runs.of_numbers(numbers);
-                        chunk.write(&self.runs, |row| &numbers.values()[row as usize], &mut [], &mut self.codec)?;
-                    }
-                    Column::Other(writer) => {
-                        for leaf in compute_leaves(field, array)? {
-                            writer.write(&leaf)?;
-                        }
-                    }
-                }
+                column.write(field, array, &mut self.tools)?;
             }
             group.rows += rows;
             from += rows;
@@ -119,38 +113,16 @@ impl Writer {
     }
 
     fn begin(&self) -> Result<Group, ParquetError> {
-        let mut others = self.others.create_column_writers(self.groups)?.into_iter();
-        let descrs = self.file.schema_descr().columns();
-        let column = |(field, descr): (&Arc<Field>, &_)| {
-            if is_ours(field, &self.properties) {
-                let (descr, properties) = (Arc::clone(descr), self.properties.clone());
-                return Ok(if *field.data_type() == DataType::Int64 {
-                    Column::Number(Box::new(Chunk::new(descr, properties)))
-                } else {
-                    let chunk = Chunk::new(descr, properties);
-                    Column::Text(Box::new(Text { chunk, dictionary: None, known: Vec::new() }))
-                });
-            }
-            let none = || ParquetError::General(format!("no writer of column {}", field.name()));
-            others.next().map(|writer| Column::Other(Box::new(writer))).ok_or_else(none)
-        };
-        let columns = self.schema.fields().iter().zip(descrs).map(column).collect::<Result<_, _>>()?;
-        Ok(Group { columns, rows: 0 })
+        let columns = self.schema.fields().iter().zip(self.file.schema_descr().columns());
+        let column = |(field, descr): (&Arc<Field>, &ColumnDescPtr)| Column::new(field, descr, &self.properties);
+        Ok(Group { columns: columns.map(column).collect::<Result<_, _>>()?, rows: 0 })
     }
 
     fn end_group(&mut self) -> Result<(), ParquetError> {
         let Some(group) = self.group.take() else { return Ok(()) };
-        self.groups += 1;
         let mut writer = self.file.next_row_group()?;
         for column in group.columns {
-            let (bytes, result) = match column {
-                Column::Text(text) => text.chunk.close(&mut self.codec)?,
-                Column::Number(chunk) => chunk.close(&mut self.codec)?,
-                Column::Other(column) => {
-                    column.close()?.append_to_row_group(&mut writer)?;
-                    continue;
-                }
-            };
+            let (bytes, result) = column.close(&mut self.tools)?;
             writer.append_column(&bytes, result)?;
         }
         writer.close()?;
@@ -173,10 +145,65 @@ impl Writer {
     }
 }
 
-/// Texts, and whole numbers of which the file has a dictionary.
-fn is_ours(field: &Field, properties: &WriterProperties) -> bool {
-    let dictionary = properties.dictionary_enabled(&ColumnPath::new(vec![field.name().clone()]));
-    dictionary && matches!(field.data_type(), DataType::Utf8 | DataType::Int64)
+impl Column {
+    /// Errors: a column of a type that no table has.
+    fn new(field: &Field, descr: &ColumnDescPtr, properties: &WriterPropertiesPtr) -> Result<Self, ParquetError> {
+        let (descr, properties) = (descr.clone(), properties.clone());
+        Ok(match field.data_type() {
+            DataType::Utf8 => {
+                let chunk = Chunk::new(descr, properties);
+                Column::Text(Box::new(Text { chunk, dictionary: None, known: Vec::new() }))
+            }
+            DataType::Int64 if properties.dictionary_enabled(descr.path()) => {
+                Column::Coded(Box::new(Chunk::new(descr, properties)))
+            }
+            DataType::Int64 => Column::Int(Box::new(Series::new(descr, properties))),
+            DataType::Timestamp(TimeUnit::Microsecond, _) => Column::Time(Box::new(Series::new(descr, properties))),
+            DataType::Float32 => Column::Float(Box::new(Series::new(descr, properties))),
+            DataType::Float64 => Column::Double(Box::new(Series::new(descr, properties))),
+            DataType::Boolean => Column::Bool(Box::new(Series::new(descr, properties))),
+            other => return Err(ParquetError::General(format!("column {} is of type {other}", field.name()))),
+        })
+    }
+
+    fn write(&mut self, field: &Field, array: &ArrayRef, tools: &mut Tools) -> Result<(), ParquetError> {
+        let Tools { codec, runs, raw, bools } = tools;
+        macro_rules! numbers {
+            ($series:ident, $of:ty) => {{
+                let numbers = array.as_primitive_opt::<$of>().ok_or_else(|| wrong(field, array))?;
+                $series.write(numbers.values(), numbers.nulls(), raw, codec)
+            }};
+        }
+        match self {
+            Column::Text(text) => text.write(field, array, runs, codec),
+            Column::Coded(chunk) => {
+                let numbers = array.as_primitive_opt::<Int64Type>().ok_or_else(|| wrong(field, array))?;
+                runs.of_numbers(numbers);
+                chunk.write(runs, |row| &numbers.values()[row as usize], &mut [], codec)
+            }
+            Column::Int(series) => numbers!(series, Int64Type),
+            Column::Time(series) => numbers!(series, TimestampMicrosecondType),
+            Column::Float(series) => numbers!(series, Float32Type),
+            Column::Double(series) => numbers!(series, Float64Type),
+            Column::Bool(series) => {
+                let values = array.as_boolean_opt().ok_or_else(|| wrong(field, array))?;
+                bools.clear();
+                bools.extend(values.values());
+                series.write(bools, values.nulls(), raw, codec)
+            }
+        }
+    }
+
+    fn close(self, Tools { codec, raw, .. }: &mut Tools) -> Result<(Bytes, ColumnCloseResult), ParquetError> {
+        match self {
+            Column::Text(text) => text.chunk.close(codec),
+            Column::Coded(chunk) => chunk.close(codec),
+            Column::Int(series) | Column::Time(series) => series.close(raw, codec),
+            Column::Float(series) => series.close(raw, codec),
+            Column::Double(series) => series.close(raw, codec),
+            Column::Bool(series) => series.close(raw, codec),
+        }
+    }
 }
 
 fn wrong(field: &Field, array: &ArrayRef) -> ParquetError {

@@ -2,14 +2,15 @@
 //! that of the row before is kept once.
 
 use super::Place;
+use super::numbers::Numbers;
 use super::texts::Texts;
 use crate::tables::{Table, Type};
 use arrow::{
     array::{
-        ArrayBuilder, ArrayRef, BooleanBuilder, Float32Builder, Float64Builder, Int64Builder, RecordBatch, RecordBatchOptions,
-        TimestampMicrosecondBuilder, new_null_array,
+        ArrayBuilder, ArrayRef, BooleanBuilder, PrimitiveArray, RecordBatch, RecordBatchOptions, TimestampMicrosecondArray,
+        new_null_array,
     },
-    datatypes::{DataType, Field, Schema, SchemaRef},
+    datatypes::{ArrowPrimitiveType, DataType, Field, Float32Type, Float64Type, Int64Type, Schema, SchemaRef},
     util::bit_util,
 };
 use std::sync::Arc;
@@ -29,7 +30,7 @@ pub struct Rows {
     table: &'static Table,
     columns: Vec<Column>,
     len: usize,
-    bytes: usize,
+    text_bytes: usize,
     log: Option<(usize, usize)>,
     /// Columns without values, by type.
     empty: Vec<(Type, ArrayRef)>,
@@ -51,10 +52,11 @@ enum As {
 
 enum Column {
     Text(Texts),
-    Int(Int64Builder),
-    Float(Float32Builder),
-    Double(Float64Builder),
-    Time(TimestampMicrosecondBuilder),
+    Int(Numbers<i64>),
+    Float(Numbers<f32>),
+    Double(Numbers<f64>),
+    /// Microseconds.
+    Time(Numbers<i64>),
     Bool(BooleanBuilder),
 }
 
@@ -63,10 +65,10 @@ impl Rows {
     pub fn new(table: &'static Table) -> Self {
         let column = |kind: Type| match kind {
             Type::Text => Column::Text(Texts::default()),
-            Type::Int => Column::Int(Int64Builder::with_capacity(0)),
-            Type::Float => Column::Float(Float32Builder::with_capacity(0)),
-            Type::Double => Column::Double(Float64Builder::with_capacity(0)),
-            Type::Time => Column::Time(TimestampMicrosecondBuilder::with_capacity(0)),
+            Type::Int => Column::Int(Numbers::default()),
+            Type::Float => Column::Float(Numbers::default()),
+            Type::Double => Column::Double(Numbers::default()),
+            Type::Time => Column::Time(Numbers::default()),
             Type::Bool => Column::Bool(BooleanBuilder::with_capacity(0)),
         };
         let log = table.index("log_partition").zip(table.index("log_offset"));
@@ -74,7 +76,7 @@ impl Rows {
             table,
             columns: table.columns.iter().map(|c| column(c.kind)).collect(),
             len: 0,
-            bytes: 0,
+            text_bytes: 0,
             log,
             empty: Vec::new(),
             scratch: String::new(),
@@ -101,7 +103,7 @@ impl Rows {
 
     /// Bytes in memory, roughly.
     pub fn bytes(&self) -> usize {
-        self.bytes
+        self.text_bytes + self.columns.iter().map(Column::bytes).sum::<usize>()
     }
 
     /// Position of a column of the table.
@@ -131,7 +133,7 @@ impl Rows {
         }
         if let Column::Text(b) = &mut self.columns[index] {
             b.append(self.len, value);
-            self.bytes += value.len() + 4;
+            self.text_bytes += value.len();
         }
     }
 
@@ -160,9 +162,7 @@ impl Rows {
     #[inline(always)]
     pub fn int_at(&mut self, index: usize, value: i64) {
         if let Column::Int(b) = &mut self.columns[index] {
-            pad!(b, self.len);
-            b.append_value(value);
-            self.bytes += 8;
+            b.put(self.len, value);
         }
     }
 
@@ -170,18 +170,14 @@ impl Rows {
     #[inline(always)]
     pub fn float_at(&mut self, index: usize, value: f32) {
         if let (Column::Float(b), true) = (&mut self.columns[index], value.is_finite()) {
-            pad!(b, self.len);
-            b.append_value(value);
-            self.bytes += 4;
+            b.put(self.len, value);
         }
     }
 
     /// Sets a double of the current row; NaN and infinities are null.
     pub fn double_at(&mut self, index: usize, value: f64) {
         if let (Column::Double(b), true) = (&mut self.columns[index], value.is_finite()) {
-            pad!(b, self.len);
-            b.append_value(value);
-            self.bytes += 8;
+            b.put(self.len, value);
         }
     }
 
@@ -195,9 +191,7 @@ impl Rows {
     #[inline]
     pub fn time_at(&mut self, index: usize, ms: i64) {
         if let Column::Time(b) = &mut self.columns[index] {
-            pad!(b, self.len);
-            b.append_value(ms.saturating_mul(1000));
-            self.bytes += 8;
+            b.put(self.len, ms.saturating_mul(1000));
         }
     }
 
@@ -207,7 +201,6 @@ impl Rows {
         if let Column::Bool(b) = &mut self.columns[index] {
             pad!(b, self.len);
             b.append_value(value);
-            self.bytes += 1;
         }
     }
 
@@ -280,7 +273,7 @@ impl Rows {
             column.take(len, texts, || none(empty, of.kind, field.data_type(), len))
         };
         let arrays = columns.map(take).collect();
-        (self.len, self.bytes) = (0, 0);
+        (self.len, self.text_bytes) = (0, 0);
         let options = RecordBatchOptions::new().with_row_count(Some(len));
         RecordBatch::try_new_with_options(schema, arrays, &options)
             .expect("every column is built by its table's own type and padded to one length")
@@ -323,23 +316,24 @@ fn none(known: &mut Vec<(Type, ArrayRef)>, of: Type, kind: &DataType, len: usize
 }
 
 impl Column {
+    /// Bytes in memory, roughly, but for those of texts themselves.
+    fn bytes(&self) -> usize {
+        match self {
+            Column::Text(texts) => size_of::<i32>() * texts.len(),
+            Column::Int(numbers) | Column::Time(numbers) => numbers.bytes(),
+            Column::Float(numbers) => numbers.bytes(),
+            Column::Double(numbers) => numbers.bytes(),
+            Column::Bool(b) => b.len(),
+        }
+    }
+
     /// Adds the last of `rows` rows `times` more, if it is set in that one.
     fn repeat(&mut self, rows: usize, times: usize) {
-        macro_rules! number {
-            ($builder:ident) => {
-                if $builder.len() == rows
-                    && let Some(&last) = $builder.values_slice().last()
-                {
-                    $builder.append_value_n(last, times);
-                }
-            };
-        }
         match self {
             Column::Text(texts) => texts.repeat(rows, times),
-            Column::Int(b) => number!(b),
-            Column::Float(b) => number!(b),
-            Column::Double(b) => number!(b),
-            Column::Time(b) => number!(b),
+            Column::Int(numbers) | Column::Time(numbers) => numbers.repeat(rows, times),
+            Column::Float(numbers) => numbers.repeat(rows, times),
+            Column::Double(numbers) => numbers.repeat(rows, times),
             Column::Bool(b) => {
                 if b.len() == rows && rows > 0 {
                     b.append_n(times, bit_util::get_bit(b.values_slice(), rows - 1));
@@ -350,31 +344,39 @@ impl Column {
 
     /// The column of `len` rows; `none` gives one without values.
     fn take(&mut self, len: usize, texts: As, none: impl FnOnce() -> ArrayRef) -> ArrayRef {
-        macro_rules! built {
-            ($builder:ident, $next:expr) => {{
-                if ArrayBuilder::is_empty($builder) && len > 0 {
-                    return none();
-                }
-                pad!($builder, len);
-                let array = $builder.finish();
-                *$builder = $next;
-                array
-            }};
+        let empty = match self {
+            Column::Text(texts) => texts.is_empty(),
+            Column::Int(numbers) | Column::Time(numbers) => numbers.is_empty(),
+            Column::Float(numbers) => numbers.is_empty(),
+            Column::Double(numbers) => numbers.is_empty(),
+            Column::Bool(b) => b.is_empty(),
+        };
+        if empty && len > 0 {
+            return none();
         }
         match self {
-            Column::Text(b) if b.is_empty() && len > 0 => none(),
             Column::Text(b) if texts == As::Runs => Arc::new(b.take_runs(len)),
             Column::Text(b) => Arc::new(b.take(len)),
-            Column::Int(b) => Arc::new(built!(b, Int64Builder::with_capacity(len))),
-            Column::Float(b) => Arc::new(built!(b, Float32Builder::with_capacity(len))),
-            Column::Double(b) => Arc::new(built!(b, Float64Builder::with_capacity(len))),
-            Column::Time(b) => {
-                let array = built!(b, TimestampMicrosecondBuilder::with_capacity(len));
-                Arc::new(array.with_timezone("UTC"))
+            Column::Int(numbers) => Arc::new(array::<Int64Type>(numbers, len)),
+            Column::Float(numbers) => Arc::new(array::<Float32Type>(numbers, len)),
+            Column::Double(numbers) => Arc::new(array::<Float64Type>(numbers, len)),
+            Column::Time(numbers) => {
+                let (values, nulls) = numbers.take(len);
+                Arc::new(TimestampMicrosecondArray::new(values, nulls).with_timezone("UTC"))
             }
-            Column::Bool(b) => Arc::new(built!(b, BooleanBuilder::with_capacity(len))),
+            Column::Bool(b) => {
+                pad!(b, len);
+                let array = b.finish();
+                *b = BooleanBuilder::with_capacity(len);
+                Arc::new(array)
+            }
         }
     }
+}
+
+fn array<T: ArrowPrimitiveType>(numbers: &mut Numbers<T::Native>, len: usize) -> PrimitiveArray<T> {
+    let (values, nulls) = numbers.take(len);
+    PrimitiveArray::new(values, nulls)
 }
 
 #[cfg(test)]

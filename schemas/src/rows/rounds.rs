@@ -14,6 +14,11 @@ use std::ops::Range;
 /// Rows that are made at one time: their columns fit the second cache.
 const BATCH_ROWS: usize = 4096;
 
+/// Samples of which what is read next is asked for at one time.
+const AHEAD: usize = 32;
+/// Bytes that come into the processor's cache together.
+const LINE: usize = 64;
+
 /// Rounds of many targets.
 #[derive(Debug, Default)]
 pub struct Rounds {
@@ -159,6 +164,16 @@ impl Rounds {
         self.last_target
     }
 
+    /// Has the cache fetch the readings of some samples, which lie far from each other, all at once: read one after the other, each
+    /// would be waited for.
+    fn ask_for_readings(&self, samples: &[usize]) {
+        let lines = samples.iter().map(|number| {
+            let Sample { round, readings, .. } = &self.samples[*number];
+            touch(&self.rounds[*round].bytes[readings.clone()])
+        });
+        std::hint::black_box(lines.fold(0, |all, lines| all ^ lines));
+    }
+
     /// Adds the device that the next round of `target`, which is `round`, has at `position`. None where its bytes are none of ours.
     fn device(&mut self, target: usize, position: usize, whole: Range<usize>, round: &[u8]) -> Option<()> {
         let (number, bytes) = (self.rounds.len(), &round[whole.clone()]);
@@ -266,7 +281,10 @@ impl Rounds {
             let some = &rest[..rest.len().min(BATCH_ROWS)];
             from += some.len();
             let mut before = None;
-            for &number in some {
+            for (place, &number) in some.iter().enumerate() {
+                if place % AHEAD == 0 {
+                    self.ask_for_readings(&some[place..some.len().min(place + AHEAD)]);
+                }
                 let Sample { round, facts, readings } = &self.samples[number];
                 let round = &self.rounds[*round];
                 let target = &self.targets[round.target];
@@ -290,6 +308,12 @@ impl Rounds {
             Some(rows.take_runs())
         })
     }
+}
+
+/// Reads a byte of each line of the cache that `bytes` lie in.
+fn touch(bytes: &[u8]) -> u8 {
+    let last = bytes.last().copied().unwrap_or(0);
+    bytes.iter().step_by(LINE).fold(last, |all, byte| all ^ byte)
 }
 
 /// Where in `whole` a part of it is.

@@ -32,6 +32,11 @@ impl Texts {
         self.places.is_empty()
     }
 
+    /// Rows up to the last one that has a text.
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
     /// Sets the text of row number `row`, which is UTF-8; rows before it without a text have none.
     #[inline]
     pub fn append(&mut self, row: usize, text: &[u8]) {
