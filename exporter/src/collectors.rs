@@ -138,7 +138,7 @@ impl Collectors {
             return Err(CollectorsError::TooLong { line, what: "the help text", limit: MAX_HELP });
         }
         let owned = || shown(name);
-        let field = catalogue::by_name(name).and_then(|field| match &*field.name {
+        let field = catalogue::by_name(name).and_then(|field| match field.name {
             "DCGM_EXP_XID_ERRORS_TOTAL" => Some(counted::XIDS),
             "DCGM_EXP_CLOCK_EVENTS_TOTAL" => Some(counted::CLOCK_EVENTS),
             _ => field.id,
