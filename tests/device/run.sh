@@ -268,7 +268,7 @@ compare() { # READINGS PAGES...
             for (id in least) {
                 split(id, part, SUBSEP); key = part[1]; gpu = part[2]; field = of[key]
                 name = key; sub(/ /, ":", name)
-                if (!((field SUBSEP gpu) in low)) { print field, name, gpu, "-", "-", least[id], "absent"; continue }
+                if (!((field SUBSEP gpu) in low)) { print field, name, gpu, "-", "-", least[id], high["DCGM_FI_DEV_MIG_MODE", gpu] == 1 ? "cut" : "absent"; continue }
                 from = low[field, gpu]; to = high[field, gpu]
                 split(near[key], by, " "); margin = by[1]; share = by[2] / 100 * (abs(to) > abs(most[id]) ? abs(to) : abs(most[id]))
                 if (share > margin) margin = share
@@ -288,7 +288,7 @@ verdicts() { # PHASE FILE
         }
         {
             row = $1 " " $2; id = row SUBSEP $3
-            total[id]++; if ($7 == "yes") agreed[id]++; if ($7 == "absent") absent[id]++
+            total[id]++; if ($7 == "yes") agreed[id]++; if ($7 == "absent") absent[id]++; if ($7 == "cut") cut[id]++
             if (!(id in gpu)) { gpu[id] = $3; ids[row] = ids[row] id "\n" }
             if ($7 != "yes" || !(id in here)) { here[id] = $4 == $5 ? $4 : $4 ".." $5; there[id] = $6 }
         }
@@ -296,15 +296,17 @@ verdicts() { # PHASE FILE
             for (n = 1; n <= rows; n++) {
                 row = order[n]; if (!(row in ids)) continue
                 split(row, name, " "); many = split(ids[row], each, "\n") - 1
-                verdict = ""; shown = each[1]; missing = 0
+                verdict = ""; shown = each[1]; missing = parts = 0
                 for (k = 1; k <= many; k++) {
                     id = each[k]
+                    if (cut[id]) { if (shown == id && k < many) shown = each[k + 1]; parts++; continue }
                     if (absent[id]) { missing++; continue }
                     enough = exact[name[2]] ? agreed[id] == total[id] : agreed[id] * 2 >= total[id]
                     if (!enough) { if (verdict == "") shown = id; verdict = verdict (verdict == "" ? "DIFFERS on GPU " : ", ") gpu[id] }
                 }
                 if (verdict == "" && missing) verdict = (name[1] in ours ? "DIFFERS: not on the page of " : "not compared: not read of ") missing " GPUs"
-                if (verdict == "") verdict = many > 1 ? "agrees, " many " GPUs" : "agrees"
+                if (verdict == "" && parts == many) verdict = "not compared: GPUs cut by MIG tell it of instances"
+                if (verdict == "") verdict = many > 1 ? "agrees, " many - parts " GPUs" : "agrees"
                 printf "| %s | %s | %s | %s (%s) | %s |\n", phase, name[1], here[shown], there[shown], name[2], verdict
             }
         }' "$2" >> "$rows"
@@ -379,6 +381,7 @@ profiling() {
     awk -v phase="$name" -v own="${STRANDLINE_DEVICE_LOAD:-}" '
         FNR == 1 { file++ }
         file == 1 { if ($2 ~ /^(utilization.gpu|sm)$/) { if (!($3 in busy) || $4 > busy[$3]) busy[$3] = $4 } next }
+        $1 == "DCGM_FI_DEV_MIG_MODE" && $3 == 1 { cut = 1 }
         /_(SM_ACTIVE|GR_ENGINE_ACTIVE) / {
             id = $1 SUBSEP $2; if (!(id in most) || $3 > most[id]) most[id] = $3; if (!(id in least) || $3 < least[id]) least[id] = $3
         }
@@ -395,9 +398,10 @@ profiling() {
             for (field in all) {
                 verdict = "agrees"
                 if (wrong[field] != "") verdict = "DIFFERS on GPU" wrong[field]
-                else if (phase == "load" && (own == "" ? good[field] < all[field] : good[field] == 0)) verdict = "DIFFERS: 0 under load"
+                else if (phase == "load" && cut && good[field] == 0) verdict = "not judged: CUDA may have loaded instances alone"
+                else if (phase == "load" && !cut && (own == "" ? good[field] < all[field] : good[field] == 0)) verdict = "DIFFERS: 0 under load"
                 else if (phase == "idle" && taken[field] == all[field]) verdict = "not judged: other programs use the GPUs"
-                printf "| %s | %s | at most %s on %d GPUs | %s | %s |\n", phase, field, highest[field], all[field], phase == "idle" ? "about 0 where utilization is 0" : "above 0, at most 1", verdict
+                printf "| %s | %s | at most %s on %d GPUs | %s | %s |\n", phase, field, highest[field] + 0, all[field], phase == "idle" ? "about 0 where utilization is 0" : "above 0, at most 1", verdict
             }
             if (!length_of(all)) printf "| %s | DCGM_FI_PROF_SM_ACTIVE | not on the page | | %s |\n", phase, "not compared: GPUs before Hopper, or cut by MIG, have none of the whole board"
         }

@@ -6,6 +6,8 @@
 //! as much again for the fleet that the simulator's library plans: 10 MiB. A second: 200 calls of 1 us beside the library's own
 //! time, 8 wakings, a page: 0.5 ms, 0.05 % of a core.
 //!
+//! Measured: docs/performance.md.
+//!
 //! The library is the simulator's: its time, its plan on the same heap and its file are not the driver's. Pages of its file are
 //! told apart; what is called ours holds the plan. The exporter lies beside this bench, built before: `cargo build --release -p
 //! exporter` (`./x bench` does it). Peer: none can be had here; dcgm-exporter needs DCGM's own library and a GPU.

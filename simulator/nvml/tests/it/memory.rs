@@ -16,8 +16,8 @@ const WARM_UP: Duration = Duration::from_secs(10);
 /// Growth that the slope may say over the whole measurement.
 const FLAT: f64 = 0.5 * MIB;
 const MOST: f64 = 20.0 * MIB;
-/// Largest share of a core at 1 Hz of our own code. The tests' build is not the one that ships: five times the budget of that one,
-/// whose figure the bench prints.
+/// Largest share of a core at 1 Hz of our own code: five times the budget, as the tests' build is not the one that ships, and other
+/// tests run beside it. The bench prints the figure that counts.
 const MOST_CPU: f64 = 0.01;
 
 /// What a process uses up.
