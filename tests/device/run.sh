@@ -162,6 +162,7 @@ get() { # PATH FILE: status 200 or fail
 
 # Starts the exporter with these arguments: $pid, $port.
 start() {
+    : > "$work/log" # it is looked into before the program has begun
     "$exporter" -a 127.0.0.1:0 "$@" > "$work/out" 2> "$work/log" &
     pid=$! port=
     running+=("$pid")

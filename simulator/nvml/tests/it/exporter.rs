@@ -450,3 +450,54 @@ fn gpus_that_come_to_the_bus_are_looked_for() {
     assert_eq!(fleet.counts(Some(8), Instant::now()).lost, 4, "as somebody told it");
     fleet.stop();
 }
+
+/// The library of an older driver: names that it has not are others in its table of symbols.
+fn without(world: &World, functions: &[&str]) {
+    let laid = world.setup.spec.parent().unwrap().join(simulator::nvml::SONAME);
+    let mut bytes = std::fs::read(&laid).unwrap();
+    for function in functions {
+        let name = [&[0], function.as_bytes(), &[0]].concat();
+        let found: Vec<usize> = (0..bytes.len() - name.len()).filter(|at| bytes[*at..].starts_with(&name)).collect();
+        assert!(!found.is_empty(), "{function} is no symbol");
+        found.into_iter().for_each(|at| bytes[at + 1] = b'x');
+    }
+    std::fs::remove_file(&laid).unwrap(); // a link to the library of all tests
+    std::fs::write(&laid, bytes).unwrap();
+}
+
+#[test]
+fn functions_that_an_older_driver_has_not_take_their_own_fields() {
+    let missing = [
+        "nvmlDeviceGetMemoryInfo_v2",
+        "nvmlDeviceGetFieldValues",
+        "nvmlGpmSampleGet",
+        "nvmlEventSetFree",
+        "nvmlDeviceGetCurrentClocksEventReasons",
+        "nvmlDeviceGetVirtualizationMode",
+    ];
+    if !is_client() {
+        let world = World::new(&small(), "h100-0", 47, 0.0);
+        without(&world, &missing);
+        return world.seen_by("exporter::functions_that_an_older_driver_has_not_take_their_own_fields");
+    }
+    let (setup, plan, node) = setup();
+    let fleet = start();
+    until("all read", || !fleet.boards().is_empty() && fleet.boards().iter().all(|board| board.rounds() > 4));
+    for (gpu, board) in fleet.boards().iter().enumerate() {
+        let now = state(&plan, DeviceRef { node, gpu }, setup.clock.origin).unwrap();
+        let given = |field| match board.standing(0, field, Instant::now()) {
+            Standing::Given(Value::Int(value), _) => Ok(value),
+            Standing::Absent(code) => Err(code),
+            other => panic!("{field}: {other:?}"),
+        };
+        // The older call counts what is reserved as used.
+        assert_eq!((given(250), given(251)), (Ok(now.fb_total_mib), Ok(now.fb_total_mib - now.fb_used_mib - now.fb_reserved_mib)));
+        assert_eq!((given(252), given(253)), (Ok(now.fb_used_mib + now.fb_reserved_mib), Err("FUNCTION_NOT_FOUND")));
+        assert_eq!(given(140), Err("FUNCTION_NOT_FOUND"));
+        assert_eq!((given(240), given(310)), (Ok(now.power_violation_ns), Ok(now.ecc_volatile.0)), "by the older calls");
+        assert_eq!((given(112), given(526)), (Ok(now.clock_reasons), Err("FUNCTION_NOT_FOUND")));
+        assert_eq!((given(1002), board.record.last_xid()), (Err("FUNCTION_NOT_FOUND"), None));
+        assert_eq!((given(203), board.health(Instant::now())), (Ok(now.util_pct.unwrap()), Health::Ok));
+    }
+    fleet.stop();
+}
