@@ -111,6 +111,8 @@ impl Collectors {
         let mut collectors = Self { families: Vec::new(), labels: Vec::new() };
         let mut fields = std::collections::BTreeSet::new();
         let mut refused = Vec::new();
+        // Editors of other systems mark the beginning of a file.
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         for (line, text) in (1..).zip(text.lines()) {
             let text = text.trim();
             if text.is_empty() || text.starts_with('#') {
@@ -240,6 +242,9 @@ mod tests {
         assert_eq!(collectors.fields().into_iter().collect::<Vec<_>>(), [100, 150]);
         let lines: Vec<String> = refused.iter().map(ToString::to_string).collect();
         assert!(lines[0].starts_with("line 2: ") && lines[1].starts_with("line 3: ") && lines.len() == 2, "{lines:?}");
+        let (marked, refused) =
+            Collectors::parse_lossy("\u{feff}DCGM_FI_DEV_SM_CLOCK, gauge, a\r\nDCGM_FI_DEV_GPU_TEMP, gauge, t\r\n");
+        assert_eq!((marked.fields().len(), refused.len()), (2, 0), "a file of another system");
         let (none, refused) = Collectors::parse_lossy(&"DCGM_FI_NO_SUCH, gauge, x\n".repeat(5000));
         assert_eq!((none.families.len(), refused.len()), (0, MAX_ROWS + 1), "a file of nonsense has an end");
     }

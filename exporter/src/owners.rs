@@ -31,6 +31,12 @@ const LOCAL_AGE: Duration = Duration::from_secs(15);
 const API_AGE: Duration = Duration::from_secs(60);
 /// The least time between two questions about pods.
 const ASK_AT_LEAST: Duration = Duration::from_secs(1);
+/// Longest name of a pod, a namespace or a container that is taken, bytes; Kubernetes' own limit is 253.
+const MAX_NAME: usize = 512;
+/// Most holders of a device; a GPU is shared by some tens at most.
+const MOST_HOLDERS: usize = 256;
+/// Reason of holders that are left out for those limits.
+const REFUSED: &str = "holder_refused";
 /// Claims that are looked up in one look.
 const CLAIMS_A_LOOK: usize = 16;
 
@@ -317,7 +323,16 @@ impl Desk {
         for held in found.held.into_iter().filter(|held| !held.unread) {
             let owned = listing.owned.entry((held.gpu.clone(), held.gi)).or_default();
             owned.conflict |= held.conflict;
-            owned.holders.extend(held.holds.into_iter().map(|hold| {
+            let (named, odd): (Vec<_>, Vec<_>) = held
+                .holds
+                .into_iter()
+                .partition(|hold| [&hold.namespace, &hold.pod, &hold.container].iter().all(|name| name.len() <= MAX_NAME));
+            let room = MOST_HOLDERS.saturating_sub(owned.holders.len());
+            let left_out = odd.len() + named.len().saturating_sub(room);
+            if left_out > 0 {
+                *listing.unmatched.entry(REFUSED).or_default() += left_out as u64;
+            }
+            owned.holders.extend(named.into_iter().take(room).map(|hold| {
                 let pod = self.pods.get(&(hold.namespace.clone(), hold.pod.clone())).cloned();
                 let (uid, labels) = pod.map(|pod| (Some(pod.uid), pod.labels)).unwrap_or_default();
                 Holder { namespace: hold.namespace, pod: hold.pod, container: hold.container, uid, labels, share: hold.share }

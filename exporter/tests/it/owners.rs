@@ -203,3 +203,34 @@ async fn shared_devices_have_parts_and_conflicts_are_said() {
     assert!(listing.owned[&("GPU-2".to_owned(), None)].conflict);
     asking.abort();
 }
+
+/// A socket that is no kubelet's, or one gone mad: what is left out is counted, and the rest is told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holders_have_limits_of_name_and_number() {
+    let folder = tempfile::tempdir().unwrap();
+    let kubelet = Kubelet::start(folder.path());
+    let (long, names) = ("x".repeat(60_000), (0..1000).map(|n| format!("pod-{n:04}")).collect::<Vec<_>>());
+    let ids: Vec<String> = (0..1000).map(|n| format!("GPU-0::{n}")).collect();
+    let ids: Vec<[&str; 1]> = ids.iter().map(|id| [id.as_str()]).collect();
+    let mut pods: Vec<(&str, &str, &[&str], &str)> =
+        names.iter().zip(&ids).map(|(name, ids)| (name.as_str(), "u", &ids[..], "")).collect();
+    pods.push((&long, "u", &["GPU-2"], ""));
+    pods.push(("odd \"name\"\n", "u", &["GPU-2"], ""));
+    kubelet.is(&pods);
+    let owners = Arc::<Owners>::default();
+    let how = How {
+        socket: folder.path().join("resources.sock"),
+        interval: Duration::from_millis(50),
+        names: ResourceNames::default(),
+        node: None,
+        details: false,
+        claims: false,
+        pods_api: folder.path().join("none.sock"),
+    };
+    let asking = tokio::spawn(owners::follow(how, owners.clone(), gpus, || {}));
+    let listing = until(&owners, "pods", |listing| !listing.owned.is_empty()).await;
+    assert_eq!(listing.owned[&("GPU-0".to_owned(), None)].holders.len(), 256);
+    assert_eq!(listing.owned[&("GPU-2".to_owned(), None)].holders[0].pod, "odd \"name\"\n");
+    assert_eq!(listing.unmatched["holder_refused"], 1000 - 256 + 1);
+    asking.abort();
+}

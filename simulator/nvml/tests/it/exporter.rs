@@ -491,7 +491,10 @@ fn functions_that_an_older_driver_has_not_take_their_own_fields() {
             other => panic!("{field}: {other:?}"),
         };
         // The older call counts what is reserved as used.
-        assert_eq!((given(250), given(251)), (Ok(now.fb_total_mib), Ok(now.fb_total_mib - now.fb_used_mib - now.fb_reserved_mib)));
+        assert_eq!(
+            (given(250), given(251)),
+            (Ok(now.fb_total_mib), Ok(now.fb_total_mib - now.fb_used_mib - now.fb_reserved_mib))
+        );
         assert_eq!((given(252), given(253)), (Ok(now.fb_used_mib + now.fb_reserved_mib), Err("FUNCTION_NOT_FOUND")));
         assert_eq!(given(140), Err("FUNCTION_NOT_FOUND"));
         assert_eq!((given(240), given(310)), (Ok(now.power_violation_ns), Ok(now.ecc_volatile.0)), "by the older calls");
