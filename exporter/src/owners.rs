@@ -320,23 +320,33 @@ impl Desk {
         };
         let found = holders::holders(list, &known, &self.how.names);
         let mut listing = Listing { at: Some(Instant::now()), ..Listing::default() };
+        // Compute instances of one GPU instance are one device here, as they are on the page.
+        let mut of_device: BTreeMap<DeviceKey, Vec<holders::Held>> = BTreeMap::new();
         for held in found.held.into_iter().filter(|held| !held.unread) {
-            let owned = listing.owned.entry((held.gpu.clone(), held.gi)).or_default();
-            owned.conflict |= held.conflict;
-            let (named, odd): (Vec<_>, Vec<_>) = held
-                .holds
-                .into_iter()
-                .partition(|hold| [&hold.namespace, &hold.pod, &hold.container].iter().all(|name| name.len() <= MAX_NAME));
-            let room = MOST_HOLDERS.saturating_sub(owned.holders.len());
-            let left_out = odd.len() + named.len().saturating_sub(room);
-            if left_out > 0 {
-                *listing.unmatched.entry(REFUSED).or_default() += left_out as u64;
+            of_device.entry((held.gpu.clone(), held.gi)).or_default().push(held);
+        }
+        for (device, parts) in of_device {
+            let parts_held = parts.len() as u64;
+            let mut owned = Owned { conflict: parts.iter().any(|held| held.conflict), ..Owned::default() };
+            let mut shares: BTreeMap<(String, String, String), (u64, u64)> = BTreeMap::new();
+            for hold in parts.into_iter().flat_map(|held| held.holds) {
+                let name = (hold.namespace, hold.pod, hold.container);
+                let known = shares.contains_key(&name);
+                let long = [&name.0, &name.1, &name.2].iter().any(|name| name.len() > MAX_NAME);
+                if long || (!known && shares.len() == MOST_HOLDERS) {
+                    *listing.unmatched.entry(REFUSED).or_default() += 1;
+                    continue;
+                }
+                let share = (hold.share.0, hold.share.1.saturating_mul(parts_held));
+                let sum = shares.entry(name).or_insert((0, 1));
+                *sum = added(*sum, share);
             }
-            owned.holders.extend(named.into_iter().take(room).map(|hold| {
-                let pod = self.pods.get(&(hold.namespace.clone(), hold.pod.clone())).cloned();
-                let (uid, labels) = pod.map(|pod| (Some(pod.uid), pod.labels)).unwrap_or_default();
-                Holder { namespace: hold.namespace, pod: hold.pod, container: hold.container, uid, labels, share: hold.share }
+            owned.holders.extend(shares.into_iter().map(|((namespace, pod, container), share)| {
+                let known = self.pods.get(&(namespace.clone(), pod.clone())).cloned();
+                let (uid, labels) = known.map(|pod| (Some(pod.uid), pod.labels)).unwrap_or_default();
+                Holder { namespace, pod, container, uid, labels, share }
             }));
+            listing.owned.insert(device, owned);
         }
         for unmatched in &found.unmatched {
             *listing.unmatched.entry(unmatched.reason.as_str()).or_default() += 1;
@@ -346,6 +356,17 @@ impl Desk {
         }
         listing
     }
+}
+
+/// The sum of two parts.
+fn added(a: (u64, u64), b: (u64, u64)) -> (u64, u64) {
+    if a.0 == 0 {
+        return b;
+    }
+    if a.1 == b.1 {
+        return (a.0.saturating_add(b.0), a.1);
+    }
+    (a.0.saturating_mul(b.1).saturating_add(b.0.saturating_mul(a.1)), a.1.saturating_mul(b.1))
 }
 
 fn wall_ms() -> i64 {

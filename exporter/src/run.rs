@@ -239,7 +239,7 @@ pub async fn run(
         listening(address);
     }
     let (end, ended) = tokio::sync::oneshot::channel::<()>();
-    let server = web::serve_guarded(listener, router(exporter.clone()), web::Limits::default(), guard, async {
+    let server = web::serve_guarded(listener, router(exporter.clone()), limits(), guard, async {
         let _ = ended.await;
     });
     let control = async {
@@ -276,6 +276,11 @@ pub async fn run(
     let fleet = read(&exporter.fleet);
     let _ = tokio::task::spawn_blocking(move || fleet.stop()).await;
     served
+}
+
+/// What clients may use up of a process that has some megabytes: dcgm-exporter's times, and few connections.
+fn limits() -> web::Limits {
+    web::Limits { connections: 256, header_timeout: Duration::from_secs(10), body_bytes: 4096, ..web::Limits::default() }
 }
 
 /// `:PORT` is every address: IPv6's and IPv4's, or IPv4's alone where the machine has no IPv6.

@@ -106,8 +106,8 @@ impl Kubelet {
 
 fn gpus() -> Vec<NodeGpu> {
     let gpu = |index: u32, instances| NodeGpu { index, minor: Some(index), uuid: format!("GPU-{index}"), instances };
-    let part = NodeInstance { uuid: Some("MIG-a".into()), gi: 7, ci: Some(0), profile: "1g.10gb".into() };
-    vec![gpu(0, vec![]), gpu(1, vec![part]), gpu(2, vec![])]
+    let part = |uuid: &str, ci| NodeInstance { uuid: Some(uuid.into()), gi: 7, ci: Some(ci), profile: "1g.10gb".into() };
+    vec![gpu(0, vec![]), gpu(1, vec![part("MIG-a", 0), part("MIG-b", 1)]), gpu(2, vec![])]
 }
 
 /// Looks until the listing is as wanted.
@@ -201,6 +201,14 @@ async fn shared_devices_have_parts_and_conflicts_are_said() {
     assert_eq!(shared.holders.iter().map(|holder| holder.share).collect::<Vec<_>>(), [(2, 3), (1, 3)]);
     assert!(shared.holders.iter().all(|holder| holder.uid.is_none()), "not asked for");
     assert!(listing.owned[&("GPU-2".to_owned(), None)].conflict);
+    // Two compute instances of one GPU instance: one device, each holder once.
+    kubelet.is(&[("a", "1", &["MIG-a", "MIG-b"], "")]);
+    let key = ("GPU-1".to_owned(), Some(7));
+    let listing = until(&owners, "one pod", |listing| listing.owned.contains_key(&key)).await;
+    assert_eq!(listing.owned[&key].holders.iter().map(|holder| holder.share).collect::<Vec<_>>(), [(2, 2)]);
+    kubelet.is(&[("a", "1", &["MIG-a"], ""), ("b", "2", &["MIG-b"], "")]);
+    let listing = until(&owners, "two pods", |listing| listing.owned.get(&key).is_some_and(|owned| owned.pods() == 2)).await;
+    assert_eq!(listing.owned[&key].holders.iter().map(|holder| holder.share).collect::<Vec<_>>(), [(1, 2), (1, 2)]);
     asking.abort();
 }
 
