@@ -57,6 +57,8 @@ pub struct How {
     pub claims: bool,
     /// The kubelet's Pods API socket; used for details where it is there.
     pub pods_api: PathBuf,
+    /// How the API server is reached; none: the pod's service account, else `KUBECONFIG`.
+    pub kubeconfig: Option<PathBuf>,
 }
 
 /// A container's hold on a device.
@@ -299,7 +301,7 @@ impl Desk {
     async fn api(&mut self) -> Option<Api> {
         if self.api.is_none() {
             let now = Arc::new(|| Timestamp::from_ms(wall_ms()));
-            match Api::connect(None, now, ANSWER).await {
+            match Api::connect(self.how.kubeconfig.as_deref(), now, ANSWER).await {
                 Ok(api) => self.api = Some(api),
                 Err(err) => self.fail("api-server", err.reason(), &err),
             }

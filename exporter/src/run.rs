@@ -331,6 +331,7 @@ async fn follow(exporter: Arc<Exporter>, owners: Arc<Owners>) {
         details: config.pod_uid || config.pod_labels.is_some(),
         claims: config.dra,
         pods_api: config.pods_api_socket.clone(),
+        kubeconfig: None,
     };
     owners::follow(how, owners, || read(&exporter.node).gpus(), || read(&exporter.fleet).look_again()).await;
 }

@@ -1,6 +1,7 @@
 //! The text, byte for byte, and the page over HTTP.
 #![allow(clippy::unwrap_used)]
 
+mod api_server;
 mod docs;
 mod owners;
 

@@ -20,8 +20,8 @@ use prost::Message;
 use tokio::net::UnixListener;
 
 #[derive(Clone, Default)]
-struct Kubelet {
-    devices: Arc<Mutex<Vec<v1::PodResources>>>,
+pub struct Kubelet {
+    pub devices: Arc<Mutex<Vec<v1::PodResources>>>,
     pods: Arc<Mutex<Vec<v1alpha1::Pod>>>,
 }
 
@@ -61,7 +61,7 @@ impl pods_server::Pods for Kubelet {
 }
 
 impl Kubelet {
-    fn start(folder: &Path) -> Self {
+    pub fn start(folder: &Path) -> Self {
         let kubelet = Self::default();
         let incoming =
             |name: &str| tokio_stream::wrappers::UnixListenerStream::new(UnixListener::bind(folder.join(name)).unwrap());
@@ -73,7 +73,7 @@ impl Kubelet {
     }
 
     /// The pods that there are: name, UID, device ids, a label.
-    fn is(&self, pods: &[(&str, &str, &[&str], &str)]) {
+    pub fn is(&self, pods: &[(&str, &str, &[&str], &str)]) {
         let devices = pods.iter().map(|(name, _, ids, _)| v1::PodResources {
             name: (*name).into(),
             namespace: "ml".into(),
@@ -104,14 +104,14 @@ impl Kubelet {
     }
 }
 
-fn gpus() -> Vec<NodeGpu> {
+pub fn gpus() -> Vec<NodeGpu> {
     let gpu = |index: u32, instances| NodeGpu { index, minor: Some(index), uuid: format!("GPU-{index}"), instances };
     let part = |uuid: &str, ci| NodeInstance { uuid: Some(uuid.into()), gi: 7, ci: Some(ci), profile: "1g.10gb".into() };
     vec![gpu(0, vec![]), gpu(1, vec![part("MIG-a", 0), part("MIG-b", 1)]), gpu(2, vec![])]
 }
 
 /// Looks until the listing is as wanted.
-async fn until(owners: &Owners, what: &str, wanted: impl Fn(&Listing) -> bool) -> Arc<Listing> {
+pub async fn until(owners: &Owners, what: &str, wanted: impl Fn(&Listing) -> bool) -> Arc<Listing> {
     let began = Instant::now();
     loop {
         let listing = owners.listing(Instant::now());
@@ -141,6 +141,7 @@ async fn pods_are_told_with_uids_and_labels_and_what_is_not_is_counted() {
         details: true,
         claims: false,
         pods_api: folder.path().join("pods.sock"),
+        kubeconfig: None,
     };
     let seen = looked.clone();
     let asking = tokio::spawn(owners::follow(how, owners.clone(), gpus, move || {
@@ -193,6 +194,7 @@ async fn shared_devices_have_parts_and_conflicts_are_said() {
         details: false,
         claims: false,
         pods_api: folder.path().join("none.sock"),
+        kubeconfig: None,
     };
     let asking = tokio::spawn(owners::follow(how, owners.clone(), gpus, || {}));
     let listing = until(&owners, "pods", |listing| !listing.owned.is_empty()).await;
@@ -234,6 +236,7 @@ async fn holders_have_limits_of_name_and_number() {
         details: false,
         claims: false,
         pods_api: folder.path().join("none.sock"),
+        kubeconfig: None,
     };
     let asking = tokio::spawn(owners::follow(how, owners.clone(), gpus, || {}));
     let listing = until(&owners, "pods", |listing| !listing.owned.is_empty()).await;
