@@ -39,6 +39,8 @@ fn main() -> ExitCode {
         let signals = run::signals().map_err(run::RunError::Serve)?;
         run::run(config, signals, |_| {}).await
     });
+    // A call that hangs in the driver's library is not waited for.
+    runtime.shutdown_background();
     match answer {
         Ok(()) => ExitCode::SUCCESS,
         Err(err) => {

@@ -211,9 +211,16 @@ pub async fn run(
     }
     let metrics = web::Metrics::new();
     let guard = web::Guard::of(config.web_config.as_deref(), &metrics)?;
+    // Before it is read: a change while we start is seen by the first look.
+    let mut seen = stamp(config.collectors.as_deref());
     let (collectors, refused) = read_collectors(config.collectors.as_deref())?;
     let listener = if config.systemd { web::listen_systemd()? } else { listen(config.address).await? };
-    let fleet = Fleet::start(options(&config, &collectors), config.wait)?;
+    let mut early = None;
+    let (told, wait) = (options(&config, &collectors), config.wait);
+    let Some(fleet) = unless_ended(in_library(move || Fleet::start(told, wait)), &mut signals, &mut early).await else {
+        return Ok(());
+    };
+    let fleet = fleet?;
     let owners = config.kubernetes.then(Arc::<Owners>::default);
     let node = Arc::new(node(&config, &collectors, &fleet, owners.as_ref()));
     let pages = Pages::new(Arc::new(collectors), config.style);
@@ -229,9 +236,17 @@ pub async fn run(
         scrape_ns: AtomicU64::new(0),
         config,
     });
-    if let Err(none) = first_readings(&exporter).await {
-        fleet.stop();
-        return Err(none);
+    match unless_ended(first_readings(&exporter), &mut signals, &mut early).await {
+        Some(Ok(())) => {}
+        ended => {
+            let _ = tokio::task::spawn_blocking(move || fleet.stop()).await;
+            return ended.unwrap_or(Ok(()));
+        }
+    }
+    match early {
+        Some(Signal::Release) => fleet.release(Some(RELEASE)),
+        Some(Signal::Resume) => fleet.release(None),
+        _ => {}
     }
     let asking = owners.map(|owners| tokio::spawn(follow(exporter.clone(), owners)));
     if let Ok(address) = listener.local_addr() {
@@ -243,24 +258,40 @@ pub async fn run(
         let _ = ended.await;
     });
     let control = async {
-        let mut seen = stamp(exporter.config.collectors.as_deref());
-        let mut looks = tokio::time::interval(LOOK);
-        loop {
-            tokio::select! {
-                signal = signals.recv() => match signal {
+        let again = tokio::sync::Notify::new();
+        let obey = async {
+            loop {
+                match signals.recv().await {
                     None | Some(Signal::End) => break,
-                    Some(Signal::Reload) => reload(&exporter).await,
+                    // However many come while one is done: one more.
+                    Some(Signal::Reload) => again.notify_one(),
                     Some(Signal::Release) => read(&exporter.fleet).release(Some(RELEASE)),
                     Some(Signal::Resume) => read(&exporter.fleet).release(None),
-                },
-                _ = looks.tick() => {
-                    let now = stamp(exporter.config.collectors.as_deref());
-                    if now != seen {
-                        seen = now;
+                }
+            }
+        };
+        let reloads = async {
+            let mut looks = tokio::time::interval(LOOK);
+            loop {
+                tokio::select! {
+                    () = again.notified() => {
+                        seen = stamp(exporter.config.collectors.as_deref());
                         reload(&exporter).await;
+                    }
+                    _ = looks.tick() => {
+                        let now = stamp(exporter.config.collectors.as_deref());
+                        if now != seen {
+                            seen = now;
+                            reload(&exporter).await;
+                        }
                     }
                 }
             }
+        };
+        // Beside each other: a reload waits for the driver, and an end does not wait for a reload.
+        tokio::select! {
+            () = obey => {}
+            () = reloads => {}
         }
         info!("ending: answers that run are finished");
         let _ = end.send(());
@@ -276,6 +307,32 @@ pub async fn run(
     let fleet = read(&exporter.fleet);
     let _ = tokio::task::spawn_blocking(move || fleet.stop()).await;
     served
+}
+
+/// What comes of `work`; none where it is told to end first. Of the other signals that come meanwhile, `early` is the last that is
+/// about the driver.
+async fn unless_ended<T>(
+    work: impl Future<Output = T>,
+    signals: &mut mpsc::Receiver<Signal>,
+    early: &mut Option<Signal>,
+) -> Option<T> {
+    tokio::pin!(work);
+    loop {
+        tokio::select! {
+            done = &mut work => return Some(done),
+            signal = signals.recv() => match signal {
+                None | Some(Signal::End) => return None,
+                Some(Signal::Reload) => {} // the first look sees whether the file has changed
+                Some(about) => *early = Some(about),
+            },
+        }
+    }
+}
+
+/// Runs what opens the driver's library, which may hang, where it holds up nothing else.
+async fn in_library(open: impl FnOnce() -> Result<Arc<Fleet>, OpenError> + Send + 'static) -> Result<Arc<Fleet>, RunError> {
+    let opened = tokio::task::spawn_blocking(open).await;
+    Ok(opened.map_err(|err| RunError::Serve(std::io::Error::other(err)))??)
 }
 
 /// What clients may use up of a process that has some megabytes: dcgm-exporter's times, and few connections.
@@ -360,7 +417,8 @@ async fn reload(exporter: &Arc<Exporter>) {
         before.clone()
     } else {
         // Other fields: a fleet beside the one before, which is left once this one has read.
-        match Fleet::start_beside(wanted, true, Some(&before)) {
+        let beside = before.clone();
+        match in_library(move || Fleet::start_beside(wanted, true, Some(&beside))).await {
             Ok(fleet) => fleet,
             Err(err) => {
                 exporter.failed_reloads.fetch_add(1, Ordering::Relaxed);
@@ -385,6 +443,7 @@ async fn reload(exporter: &Arc<Exporter>) {
     write(&exporter.node, node);
     write(&exporter.fleet, fleet.clone());
     if !same {
+        fleet.release_as(&before);
         let _ = tokio::task::spawn_blocking(move || before.stop()).await;
         fleet.wait_for_events();
     }

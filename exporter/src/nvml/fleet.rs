@@ -129,13 +129,19 @@ impl Fleet {
             calls: AtomicU64::new(counted(|shared| &shared.calls)),
             wishes: wishes.clone(),
         });
-        let session = match shared.in_library(|| Session::open(&options.library)) {
-            Ok(session) => Some(Arc::new(session)),
-            Err(err) if wait => {
-                info!(err = %chain(&err), "the GPU driver is not there yet; waiting");
-                None
+        let released_until = before.and_then(|before| before.wishes.lock().released_until);
+        wishes.lock().released_until = released_until;
+        let session = if released_until.is_some_and(|until| Instant::now() < until) {
+            None // somebody is about to unload the driver
+        } else {
+            match shared.in_library(|| Session::open(&options.library)) {
+                Ok(session) => Some(Arc::new(session)),
+                Err(err) if wait => {
+                    info!(err = %chain(&err), "the GPU driver is not there yet; waiting");
+                    None
+                }
+                Err(err) => return Err(err),
             }
-            Err(err) => return Err(err),
         };
         let events = AtomicBool::new(before.is_none());
         let fleet = Arc::new(Self { options, shared, state: Mutex::default(), wishes, events, threads: Mutex::default() });
@@ -245,6 +251,15 @@ impl Fleet {
         self.wishes.wish(|wanted| {
             wanted.released_until = time.map(|time| Instant::now() + time);
             wanted.look = true;
+        });
+    }
+
+    /// Leaves the library alone, or does not, as `before` was told.
+    pub fn release_as(&self, before: &Self) {
+        let until = before.wishes.lock().released_until;
+        self.wishes.wish(|wanted| {
+            wanted.look |= wanted.released_until != until;
+            wanted.released_until = until;
         });
     }
 

@@ -333,6 +333,76 @@ fn signals_end_it_reload_it_and_let_go_of_the_driver() {
     assert_eq!(code, Some(0), "{said}");
 }
 
+/// Whether a process takes TERM itself.
+fn takes_term(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & (1 << 14) != 0)
+}
+
+#[test]
+fn term_ends_it_however_the_driver_hangs_at_the_start() {
+    for call in ["nvmlInit*", "nvmlDeviceGet*"] {
+        for more in [&[][..], &["--strandline-wait"]] {
+            let script = format!("calls: [{{call: '{call}', hang: 50s}}]");
+            let world = World::new(&eight(), "h100-0", 47, 0.0).with_script(&script);
+            let port = free_port();
+            let log = tempfile::NamedTempFile::new().unwrap();
+            let mut command = world.command(program());
+            command.args(["-a", &format!("127.0.0.1:{port}")]).args(more);
+            command.stdout(Stdio::null()).stderr(log.reopen().unwrap());
+            let running = Running { child: command.spawn().unwrap(), port, log };
+            let began = Instant::now();
+            while !takes_term(running.pid()) {
+                assert!(began.elapsed() < Duration::from_secs(20), "{call}: {}", running.said());
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            running.signal("TERM");
+            assert_eq!(running.ended(Duration::from_secs(15)).0, Some(0), "{call} {more:?}");
+        }
+    }
+}
+
+#[test]
+fn a_driver_that_hangs_while_it_reloads_holds_up_no_page_and_no_end() {
+    let script = "calls: [{call: 'nvmlInit*', after_calls: 1, hang: 50s}]";
+    let world = World::new(&eight(), "h100-0", 47, 0.0).with_script(script);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("counters.csv");
+    std::fs::write(&file, "DCGM_FI_DEV_GPU_TEMP, gauge, t\n").unwrap();
+    let running = Running::start(&world, &["-f", file.to_str().unwrap()]);
+    running.until("the first page", |page| page.matches("\nDCGM_FI_DEV_GPU_TEMP{").count() == 8);
+    std::fs::write(&file, "DCGM_FI_DEV_GPU_TEMP, gauge, t\nDCGM_FI_DEV_MEM_CLOCK, gauge, c\n").unwrap();
+    for _ in 0..40 {
+        running.signal("HUP");
+        let began = Instant::now();
+        let page = running.page();
+        assert_eq!(page.matches("\nDCGM_FI_DEV_GPU_TEMP{").count(), 8, "the page before stands");
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    }
+    running.signal("TERM");
+    assert_eq!(running.ended(Duration::from_secs(15)).0, Some(0));
+}
+
+#[test]
+fn a_driver_that_is_let_go_of_is_not_taken_up_by_a_reload() {
+    let world = World::new(&eight(), "h100-0", 47, 0.0);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("counters.csv");
+    std::fs::write(&file, "DCGM_FI_DEV_GPU_TEMP, gauge, t\n").unwrap();
+    let running = Running::start(&world, &["-f", file.to_str().unwrap()]);
+    running.signal("USR1");
+    running.until("the release", |page| single(page, "strandline_driver_up") == Some(0.0));
+    std::fs::write(&file, "DCGM_FI_DEV_GPU_TEMP, gauge, t\nDCGM_FI_DEV_MEM_CLOCK, gauge, c\n").unwrap();
+    running.signal("HUP");
+    let page = running.until("the reload", |page| single(page, "strandline_collectors_reloads_total") >= Some(1.0));
+    assert_eq!(single(&page, "strandline_driver_opened_total"), Some(1.0));
+    running.until("the reload's end", |_| running.said().contains("was read again"));
+    assert_eq!(single(&running.page(), "strandline_driver_opened_total"), Some(1.0), "{}", running.said());
+    running.signal("USR2");
+    running.until("the new fields", |page| page.matches("\nDCGM_FI_DEV_MEM_CLOCK{").count() == 8);
+}
+
 fn run(world: &World, arguments: &[&str]) -> Output {
     world.command(program()).args(arguments).output().unwrap()
 }
