@@ -3,7 +3,6 @@
 //! A flag wins over its variable, and that over the configuration file, whose keys are the flags' long names.
 
 use std::{
-    collections::BTreeMap,
     ffi::OsString,
     path::{Path, PathBuf},
     time::Duration,
@@ -18,7 +17,7 @@ use crate::{
 };
 
 /// Largest configuration file, bytes.
-const MAX_FILE: u64 = 1 << 20;
+const MAX_FILE: u64 = 64 << 10;
 
 /// GPU metrics of this machine, under dcgm-exporter's names, through NVML.
 ///
@@ -476,7 +475,6 @@ fn time(flag: &'static str, text: &str) -> Result<Duration, UsageError> {
 
 /// `:9400` is every address, IPv6's among them.
 fn address(text: &str) -> Result<web::Address, UsageError> {
-    // A port alone is as dcgm-exporter has it: `:9400` and `9400` are not loopback.
     let whole = if text.starts_with(':') { format!("[::]{text}") } else { text.to_owned() };
     whole.parse().map_err(|err: web::ListenError| bad("address", text, err))
 }
@@ -521,7 +519,11 @@ fn needless(args: &Args) -> Vec<String> {
 /// Arguments for what the file says and neither the command line nor the environment does.
 fn from_file(path: &Path, arguments: &[OsString]) -> Result<Vec<OsString>, UsageError> {
     let wrong = |what: String| UsageError::File { path: path.to_owned(), what };
-    let size = path.metadata().map_err(|err| wrong(format!("cannot be read: {err}; is the path right?")))?.len();
+    let metadata = path.metadata().map_err(|err| wrong(format!("cannot be read: {err}; is the path right?")))?;
+    if !metadata.is_file() {
+        return Err(wrong("it is not a regular file; reading it might never end".into()));
+    }
+    let size = metadata.len();
     if size > MAX_FILE {
         return Err(wrong(format!("{size} bytes are more than a configuration has; the limit is {MAX_FILE}")));
     }
@@ -529,11 +531,13 @@ fn from_file(path: &Path, arguments: &[OsString]) -> Result<Vec<OsString>, Usage
     if text.trim().is_empty() {
         return Ok(Vec::new());
     }
-    let keys: BTreeMap<String, serde_yaml_ng::Value> = serde_yaml_ng::from_str(&text).map_err(|err| wrong(err.to_string()))?;
+    // A mapping of its own kind: it refuses a key that stands twice.
+    let keys: serde_yaml_ng::Mapping = serde_yaml_ng::from_str(&text).map_err(|err| wrong(err.to_string()))?;
     let command = Args::command();
     let matches = Args::command().ignore_errors(true).try_get_matches_from(arguments).ok();
     let mut given = Vec::new();
     for (key, value) in keys {
+        let key = key.as_str().ok_or_else(|| wrong("a key is no text; keys are the long names of flags".into()))?.to_owned();
         let known = command.get_arguments().find(|arg| arg.get_long() == Some(&key) && key != "strandline-config");
         let Some(arg) = known else {
             return Err(wrong(format!("`{key}` is no flag of this program; see --help for their long names")));
@@ -629,6 +633,8 @@ mod tests {
             ("adress: x", "`adress` is no flag"),
             ("address: {a: b}", "neither a text"),
             ("- a", "invalid type"),
+            ("address: a:1\naddress: b:1", "duplicate entry"),
+            ("7: a", "a key is no text"),
             ("strandline-config: x", "is no flag"),
         ] {
             let err = with(text, &[]).unwrap_err().to_string();
@@ -636,6 +642,9 @@ mod tests {
         }
         assert!(with("", &[]).is_ok());
         std::fs::remove_file(&path).unwrap();
+        for odd in ["/dev/zero", "/tmp"] {
+            assert!(refusal(&["--strandline-config", odd]).contains("not a regular file"), "{odd}");
+        }
         assert!(refusal(&["--strandline-config", "/nonexistent"]).contains("is the path right?"));
     }
 

@@ -335,9 +335,10 @@ async fn in_library(open: impl FnOnce() -> Result<Arc<Fleet>, OpenError> + Send 
     Ok(opened.map_err(|err| RunError::Serve(std::io::Error::other(err)))??)
 }
 
-/// What clients may use up of a process that has some megabytes: dcgm-exporter's times, and few connections.
+/// What clients may use up of a process that has some megabytes: few connections, and so little time for the head of a request that
+/// slow ones do not hold up a scrape for as long as it waits.
 fn limits() -> web::Limits {
-    web::Limits { connections: 256, header_timeout: Duration::from_secs(10), body_bytes: 4096, ..web::Limits::default() }
+    web::Limits { connections: 256, header_timeout: Duration::from_secs(3), body_bytes: 4096, ..web::Limits::default() }
 }
 
 /// `:PORT` is every address: IPv6's and IPv4's, or IPv4's alone where the machine has no IPv6.
