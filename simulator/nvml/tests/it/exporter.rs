@@ -504,3 +504,64 @@ fn functions_that_an_older_driver_has_not_take_their_own_fields() {
     }
     fleet.stop();
 }
+
+/// Codes of a lost device on every call: that GPU is lost, and no other.
+#[test]
+fn a_code_of_a_lost_device_on_any_call_loses_that_gpu_alone() {
+    if !is_client() {
+        let name = "exporter::a_code_of_a_lost_device_on_any_call_loses_that_gpu_alone";
+        return World::new(&eight(), "h100-0", 30, 0.0).with_script("").seen_by(name);
+    }
+    let mut options = options();
+    options.wanted.extend(CALLS.map(|(_, field)| field));
+    options.census_interval = Duration::from_secs(100);
+    for code in ["GPU_IS_LOST", "RESET_REQUIRED"] {
+        for calls in CALLS.chunks(7) {
+            script("");
+            std::thread::sleep(Duration::from_millis(1200));
+            let fleet = Fleet::start(options.clone(), false).unwrap();
+            until("all read", || fleet.boards().len() == 8 && profiled(&fleet, 0));
+            let given = |field| matches!(fleet.boards()[7].standing(0, field, Instant::now()), Standing::Given(..));
+            // One call of each GPU but the last; those that this library does not answer lose nothing.
+            let asked: Vec<bool> = calls.iter().map(|(_, field)| given(*field)).collect();
+            let rule = |(gpu, (call, _)): (usize, &(&str, u16))| format!("- {{call: {call}, device: {gpu}, fail: {code}}}\n");
+            let rules: String = calls.iter().enumerate().map(rule).collect();
+            script(&format!("calls:\n{rules}"));
+            let lost = |gpu: usize| matches!(fleet.boards()[gpu].health(Instant::now()), Health::Lost(_));
+            until("they are lost", || asked.iter().enumerate().all(|(gpu, asked)| !asked || lost(gpu)));
+            let well: Vec<usize> = (0..8).filter(|gpu| asked.get(*gpu) != Some(&true)).collect();
+            assert!(well.contains(&7) && well.iter().all(|gpu| !lost(*gpu)), "{code}: {calls:?}");
+            assert_eq!(fleet.driver(), Driver::Up);
+            fleet.stop();
+        }
+    }
+    script("");
+}
+
+/// Codes of a driver that is gone on every call: the library is opened anew, again and again, and all is read once they stop.
+#[test]
+fn a_code_of_a_driver_that_is_gone_on_any_call_opens_the_library_anew() {
+    if !is_client() {
+        let name = "exporter::a_code_of_a_driver_that_is_gone_on_any_call_opens_the_library_anew";
+        return World::new(&small(), "h100-0", 30, 0.0).with_script("").seen_by(name);
+    }
+    let mut options = options();
+    options.wanted.extend(CALLS.map(|(_, field)| field));
+    options.census_interval = Duration::from_secs(100);
+    let fleet = Fleet::start(options, false).unwrap();
+    until("all read", || profiled(&fleet, 0));
+    let codes = ["UNINITIALIZED", "DRIVER_NOT_LOADED", "LIBRARY_NOT_FOUND", "LIB_RM_VERSION_MISMATCH"];
+    for (call, code) in [
+        ("nvmlDeviceGetPowerUsage", 0),
+        ("nvmlDeviceGetFieldValues", 1),
+        ("nvmlGpmSampleGet", 2),
+        ("nvmlDeviceGetMemoryInfo_v2", 3),
+    ] {
+        let opened = fleet.opened();
+        script(&format!("calls: [{{call: {call}, fail: {}}}]", codes[code]));
+        until("it is opened anew", || fleet.opened() > opened);
+        script("");
+        until("all is read again", || fleet.driver() == Driver::Up && fleet.boards().len() == 4 && profiled(&fleet, 0));
+    }
+    fleet.stop();
+}
