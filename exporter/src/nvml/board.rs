@@ -311,6 +311,7 @@ impl Board {
             Err(fault) => asked_for.iter().map(|field| (*field, Err(fault))).collect(),
         };
         let mut next = Next::Go;
+        let mut lost = None;
         let mut failed: Vec<(u16, &'static str)> = Vec::new();
         {
             let mut state = self.state();
@@ -326,7 +327,7 @@ impl Board {
                 match kind {
                     Kind::Missing => continue,
                     Kind::Failed => {}
-                    Kind::DeviceLost => next = Next::EndRound,
+                    Kind::DeviceLost => (next, lost) = (Next::EndRound, *fault),
                     Kind::DriverGone => next = Next::DriverGone,
                 }
                 failed.push((field, code));
@@ -335,9 +336,9 @@ impl Board {
         for (field, code) in failed {
             self.record.failed(&[field], code);
         }
-        match next {
-            Next::EndRound => self.lose(Fault { code: "GPU_IS_LOST", kind: Kind::DeviceLost }),
-            _ => self.state().lost = None,
+        match lost {
+            Some(fault) => self.lose(fault),
+            None => self.state().lost = None,
         }
         next
     }

@@ -88,7 +88,7 @@ fn work(board: &Board, session: &Session, shared: &Shared, ticket: u64) {
     while !session.is_over() {
         let now = Instant::now();
         let profile = now >= next_profile;
-        match round(board, session, shared, ticket, &mut desk, profile) {
+        match round(board, session, shared, ticket, &mut desk, profile, now) {
             Next::Leave => return,
             Next::DriverGone => {
                 shared.driver_gone();
@@ -136,7 +136,16 @@ fn work(board: &Board, session: &Session, shared: &Shared, ticket: u64) {
     }
 }
 
-fn round<'a>(board: &Board, session: &'a Session, shared: &Shared, ticket: u64, desk: &mut Desk<'a>, profile: bool) -> Next {
+/// One round. All its readings are of `at`, the instant at which it began.
+fn round<'a>(
+    board: &Board,
+    session: &'a Session,
+    shared: &Shared,
+    ticket: u64,
+    desk: &mut Desk<'a>,
+    profile: bool,
+    at: Instant,
+) -> Next {
     if desk.device.is_none() {
         if !board.begin_handle(ticket, Instant::now()) {
             return Next::Leave;
@@ -148,8 +157,6 @@ fn round<'a>(board: &Board, session: &'a Session, shared: &Shared, ticket: u64, 
             other => return other,
         }
     }
-    // One instant for the whole round: its readings are of one age.
-    let at = Instant::now();
     for (n, question) in board.questions.iter().enumerate() {
         if question.group == Group::Profiling && !profile {
             continue;

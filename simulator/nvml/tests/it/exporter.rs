@@ -527,7 +527,7 @@ fn a_code_of_a_lost_device_on_any_call_loses_that_gpu_alone() {
             let rule = |(gpu, (call, _)): (usize, &(&str, u16))| format!("- {{call: {call}, device: {gpu}, fail: {code}}}\n");
             let rules: String = calls.iter().enumerate().map(rule).collect();
             script(&format!("calls:\n{rules}"));
-            let lost = |gpu: usize| matches!(fleet.boards()[gpu].health(Instant::now()), Health::Lost(_));
+            let lost = |gpu: usize| fleet.boards()[gpu].health(Instant::now()) == Health::Lost(code);
             until("they are lost", || asked.iter().enumerate().all(|(gpu, asked)| !asked || lost(gpu)));
             let well: Vec<usize> = (0..8).filter(|gpu| asked.get(*gpu) != Some(&true)).collect();
             assert!(well.contains(&7) && well.iter().all(|gpu| !lost(*gpu)), "{code}: {calls:?}");

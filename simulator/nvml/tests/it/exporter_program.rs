@@ -548,3 +548,34 @@ fn xids_are_counted_by_code() {
             .any(|line| line.starts_with("DCGM_FI_DEV_XID_ERRORS{") && !line.ends_with(" 0") && line.contains("err_code=\""))
     );
 }
+
+/// Families that dcgm-exporter makes itself, by windows and since the start, with their labels.
+#[test]
+fn counted_families_have_their_windows_and_events() {
+    let world = World::new(&small(), "h100-0", 47, 0.0);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("counters.csv");
+    let rows = ["XID_ERRORS_COUNT", "CLOCK_EVENTS_COUNT", "XID_ERRORS_TOTAL", "CLOCK_EVENTS_TOTAL", "GPU_HEALTH_STATUS"];
+    std::fs::write(&file, rows.map(|row| format!("DCGM_EXP_{row}, gauge, x\n")).concat()).unwrap();
+    let windows = ["-x", "60000", "--clock-events-count-window-size", "2000"];
+    let running = Running::start(&world, &[&["-f", file.to_str().unwrap()], &windows[..]].concat());
+    let of =
+        |page: &str, family: &str| page.lines().filter(|line| line.starts_with(family)).map(str::to_owned).collect::<Vec<_>>();
+    let (plan, node, at) = (&world.plan, world.node, world.at());
+    let reasons = (0..4).map(|gpu| simulator::state(plan, simulator::DeviceRef { node, gpu }, at).unwrap().clock_reasons);
+    let bits: u32 = reasons.map(|mask| mask.count_ones()).sum();
+    assert!(bits > 0, "some clock event holds");
+    let page = running.until("clock events", |page| of(page, "DCGM_EXP_CLOCK_EVENTS_COUNT{").len() >= bits as usize);
+    let counts = of(&page, "DCGM_EXP_CLOCK_EVENTS_COUNT{");
+    assert!(counts.iter().all(|line| line.contains("window_size_in_ms=\"2000\"")), "{counts:?}");
+    assert_eq!(counts.iter().filter(|line| line.contains("clock_event=\"")).count(), bits as usize, "{counts:?}");
+    // Two seconds of rounds ten times a second at most, and all since the start.
+    let page = running.until("the window is full", |page| sum(page, "DCGM_EXP_CLOCK_EVENTS_TOTAL") >= f64::from(bits) * 30.0);
+    let within = sum(&page, "DCGM_EXP_CLOCK_EVENTS_COUNT");
+    assert!(within > 0.0 && within <= f64::from(bits) * 22.0, "{within} of {bits} bits");
+    let none = of(&page, "DCGM_EXP_XID_ERRORS_COUNT{");
+    assert_eq!(none.len(), 4, "{page}");
+    assert!(none.iter().all(|line| line.contains("window_size_in_ms=\"60000\"") && line.ends_with(" 0")), "{none:?}");
+    assert!(of(&page, "DCGM_EXP_XID_ERRORS_TOTAL{").is_empty(), "a series once its event has come");
+    assert!(of(&page, "DCGM_EXP_GPU_HEALTH_STATUS").is_empty(), "absent, and no refusal");
+}
