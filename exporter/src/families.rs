@@ -1,6 +1,8 @@
 //! Families of our own, `strandline_*`, as text.
 
-use std::fmt::Write;
+use std::io::Write;
+
+use crate::render::{Format, label};
 
 /// How a family behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,45 +52,28 @@ impl Family {
     }
 
     /// Appends the family, unless it has no series. In OpenMetrics a counter's head has its name without `_total`.
-    pub fn write(&self, open_metrics: bool, out: &mut String) {
+    pub fn write(&self, format: Format, out: &mut Vec<u8>) {
         if self.series.is_empty() {
             return;
         }
-        let (kind, head) = match self.kind {
-            Kind::Counter if open_metrics => ("counter", self.name.strip_suffix("_total").unwrap_or(self.name)),
-            Kind::Counter => ("counter", self.name),
-            Kind::Gauge => ("gauge", self.name),
+        let (kind, head) = match (self.kind, format) {
+            (Kind::Counter, Format::OpenMetrics) => ("counter", self.name.strip_suffix("_total").unwrap_or(self.name)),
+            (Kind::Counter, Format::Text) => ("counter", self.name),
+            (Kind::Gauge, _) => ("gauge", self.name),
         };
-        // Our own texts: without backslashes, quotes and line ends.
+        // Our own texts: without backslashes, quotes and line ends. A vector takes every write.
         let _ = writeln!(out, "# HELP {head} {}\n# TYPE {head} {kind}", self.help);
         for (labels, value) in &self.series {
-            out.push_str(self.name);
-            for (n, (name, value)) in labels.iter().enumerate() {
-                out.push(if n == 0 { '{' } else { ',' });
-                out.push_str(name);
-                out.push_str("=\"");
-                escaped(value, out);
-                out.push('"');
+            out.extend_from_slice(self.name.as_bytes());
+            let begin = out.len();
+            for (name, value) in labels {
+                label(name, value, out);
             }
-            if !labels.is_empty() {
-                out.push('}');
+            if begin < out.len() {
+                out[begin] = b'{'; // in the place of the first comma
+                out.push(b'}');
             }
-            let _ = match value {
-                value if value.is_nan() => writeln!(out, " NaN"),
-                value if value.is_infinite() => writeln!(out, " {}Inf", if *value > 0.0 { '+' } else { '-' }),
-                value => writeln!(out, " {value}"),
-            };
-        }
-    }
-}
-
-fn escaped(value: &str, out: &mut String) {
-    for c in value.chars() {
-        match c {
-            '\\' => out.push_str("\\\\"),
-            '"' => out.push_str("\\\""),
-            '\n' => out.push_str("\\n"),
-            c => out.push(c),
+            let _ = writeln!(out, " {value}");
         }
     }
 }
@@ -102,16 +87,16 @@ mod tests {
         let family = Family::counter("strandline_x_total", "x")
             .with([("gpu", "0".into()), ("pod", "a\"b\\c\nd".into())], 3.0)
             .with([], 0.25);
-        let text = |open| {
-            let mut out = String::new();
-            family.write(open, &mut out);
-            out
+        let text = |format| {
+            let mut out = Vec::new();
+            family.write(format, &mut out);
+            String::from_utf8(out).unwrap_or_default()
         };
         let series = "strandline_x_total{gpu=\"0\",pod=\"a\\\"b\\\\c\\nd\"} 3\nstrandline_x_total 0.25\n";
-        assert_eq!(text(false), format!("# HELP strandline_x_total x\n# TYPE strandline_x_total counter\n{series}"));
-        assert_eq!(text(true), format!("# HELP strandline_x x\n# TYPE strandline_x counter\n{series}"));
-        let mut out = String::new();
-        Family::gauge("strandline_y", "y").write(false, &mut out);
-        assert_eq!(out, "", "a family without series is not there");
+        assert_eq!(text(Format::Text), format!("# HELP strandline_x_total x\n# TYPE strandline_x_total counter\n{series}"));
+        assert_eq!(text(Format::OpenMetrics), format!("# HELP strandline_x x\n# TYPE strandline_x counter\n{series}"));
+        let mut out = Vec::new();
+        Family::gauge("strandline_y", "y").write(Format::Text, &mut out);
+        assert!(out.is_empty(), "a family without series is not there");
     }
 }

@@ -17,6 +17,7 @@
 //! Modules in reading order: [`source`], [`collectors`], [`render`], [`number`], [`xid`], [`size`], [`serve`]; then [`nvml`],
 //! [`owners`], [`pod_labels`], [`hpc`], [`select`], [`node`], [`families`], [`check`], [`config`], [`run`].
 
+pub mod chain;
 pub mod check;
 pub mod collectors;
 pub mod config;

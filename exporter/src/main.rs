@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use exporter::{
+    chain::chain,
     config::{Config, UsageError},
-    nvml::fleet::chain,
     run,
 };
 use tracing_subscriber::EnvFilter;
@@ -37,7 +37,7 @@ fn main() -> ExitCode {
             return run::check(config, |table| print!("{table}")).await;
         }
         let signals = run::signals().map_err(run::RunError::Serve)?;
-        run::run(config, signals, |_| {}).await
+        run::run(config, signals).await
     });
     // A call that hangs in the driver's library is not waited for.
     runtime.shutdown_background();

@@ -211,6 +211,7 @@ impl Node {
         self.fleet_families(now, &mut out);
         self.board_families(now, &mut out);
         self.owner_families(now, &mut out);
+        self.job_families(&mut out);
         out
     }
 
@@ -371,6 +372,24 @@ impl Node {
             let age = now.saturating_duration_since(at).as_secs_f64();
             out.push(Family::gauge("strandline_attribution_age_seconds", "time since pods were last listed").with([], age));
         }
+    }
+
+    fn job_families(&self, out: &mut Vec<Family>) {
+        let Some(jobs) = &self.jobs else { return };
+        let folder = jobs.now();
+        let readable = Family::gauge("strandline_hpc_mapping_readable", "1 while the folder of job mappings can be read");
+        let refused = Family::gauge("strandline_hpc_mapping_refused", "files and lines of it that cannot be used");
+        let mut of = Family::gauge("strandline_gpu_job", "1 for each job that a device has by the folder of job mappings");
+        for ((gpu, gi), jobs) in &folder.jobs {
+            for job in jobs {
+                let mut labels = vec![("gpu", gpu.to_string()), ("hpc_job", job.clone())];
+                labels.extend(gi.map(|gi| ("GPU_I_ID", gi.to_string())));
+                of.push(labels, 1.0);
+            }
+        }
+        out.push(readable.with([], f64::from(u8::from(folder.readable))));
+        out.push(refused.with([], folder.refused as f64));
+        out.push(of);
     }
 }
 

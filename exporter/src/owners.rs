@@ -205,7 +205,7 @@ impl Desk {
     fn fail(&mut self, who: &'static str, reason: &'static str, err: &dyn std::error::Error) {
         self.owners.count(reason, 1);
         if self.said.insert(who, reason) != Some(reason) {
-            warn!(who, err = %crate::nvml::fleet::chain(err), "pods of GPUs cannot be told; what was told last stands for a minute");
+            warn!(who, err = %crate::chain::chain(err), "pods of GPUs cannot be told; what was told last stands for a minute");
         }
     }
 

@@ -1,11 +1,9 @@
 //! Labels of a pod as labels of a line: allowed ones, under names that are valid and stand once.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::atomic::{AtomicU64, Ordering},
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use regex_lite::Regex;
+use web::metrics::Counter;
 
 /// Most labels of a pod, and longest value, bytes.
 pub const MOST: usize = 64;
@@ -49,19 +47,15 @@ const TAKEN: &[&str] = &[
 pub struct PodLabels {
     allowed: Vec<Regex>,
     taken: BTreeSet<String>,
-    refused: AtomicU64,
+    refused: Counter,
 }
 
 impl PodLabels {
-    /// Labels whose keys one of `allowed` matches, all where there is none; `taken` are more names that lines have.
-    pub fn new(allowed: Vec<Regex>, taken: impl IntoIterator<Item = String>) -> Self {
+    /// Labels whose keys one of `allowed` matches, all where there is none; `taken` are more names that lines have. `refused` counts
+    /// those that are left out or cut, for their size or their number.
+    pub fn new(allowed: Vec<Regex>, taken: impl IntoIterator<Item = String>, refused: Counter) -> Self {
         let taken = TAKEN.iter().map(|name| (*name).to_owned()).chain(taken).collect();
-        Self { allowed, taken, refused: AtomicU64::new(0) }
-    }
-
-    /// Labels that were left out or cut so far, for their size or their number.
-    pub fn refused(&self) -> u64 {
-        self.refused.load(Ordering::Relaxed)
+        Self { allowed, taken, refused }
     }
 
     /// Label pairs of a pod's labels: as dcgm-exporter names them, every character outside `[A-Za-z0-9_]` as `_`. A name that would
@@ -73,11 +67,11 @@ impl PodLabels {
                 continue;
             }
             if named.len() == MOST || key.len() > MAX_KEY {
-                self.refused.fetch_add(1, Ordering::Relaxed);
+                self.refused.inc();
                 continue;
             }
             let value = if value.len() > MAX_VALUE {
-                self.refused.fetch_add(1, Ordering::Relaxed);
+                self.refused.inc();
                 &value[..value.floor_char_boundary(MAX_VALUE)]
             } else {
                 value
@@ -105,13 +99,17 @@ mod tests {
 
     use super::*;
 
+    fn counter() -> Counter {
+        web::Metrics::new().counter("refused_total", "x", &[])
+    }
+
     fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
         pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
     }
 
     #[test]
     fn names_are_valid_and_stand_once() {
-        let labels = PodLabels::new(Vec::new(), ["DCGM_FI_DRIVER_VERSION".to_owned()]);
+        let labels = PodLabels::new(Vec::new(), ["DCGM_FI_DRIVER_VERSION".to_owned()], counter());
         let of = labels.of(&map(&[
             ("app.kubernetes.io/name", "a"),
             ("app_kubernetes_io_name", "b"),
@@ -133,26 +131,26 @@ mod tests {
             ("team", "say \"hi\"\n"),
         ];
         assert_eq!(of, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
-        assert_eq!(labels.refused(), 0);
+        assert_eq!(labels.refused.get(), 0);
     }
 
     #[test]
     fn sizes_have_limits_and_what_is_left_out_is_counted() {
-        let labels = PodLabels::new(Vec::new(), []);
+        let labels = PodLabels::new(Vec::new(), [], counter());
         let long = "é".repeat(30_000);
         let mut many: BTreeMap<String, String> = (0..100).map(|n| (format!("k{n:03}"), String::new())).collect();
         many.insert("a".into(), long);
         many.insert("x".repeat(600), String::new());
         let of = labels.of(&many);
-        assert_eq!((of.len(), of[0].1.len(), labels.refused()), (MOST, MAX_VALUE, 1 + 37 + 1));
-        let some = PodLabels::new(vec![Regex::new("^team$").unwrap()], []);
+        assert_eq!((of.len(), of[0].1.len(), labels.refused.get()), (MOST, MAX_VALUE, 1 + 37 + 1));
+        let some = PodLabels::new(vec![Regex::new("^team$").unwrap()], [], counter());
         assert_eq!(some.of(&map(&[("team", "a"), ("steam", "b")])), [("team".to_owned(), "a".to_owned())]);
     }
 
     proptest! {
         #[test]
         fn any_labels_give_valid_unique_names(labels in prop::collection::btree_map("[ -~é\n]{0,12}", ".{0,9}", 0..20)) {
-            let of = PodLabels::new(Vec::new(), []).of(&labels);
+            let of = PodLabels::new(Vec::new(), [], counter()).of(&labels);
             prop_assert_eq!(of.len(), labels.len());
             let names: BTreeSet<&String> = of.iter().map(|(name, _)| name).collect();
             prop_assert_eq!(names.len(), of.len());

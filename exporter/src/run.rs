@@ -2,10 +2,7 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::{
-        Arc, PoisonError, RwLock,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, PoisonError, RwLock},
     time::{Duration, Instant, SystemTime},
 };
 
@@ -18,11 +15,11 @@ use axum::{
 };
 use tokio::sync::mpsc;
 use tracing::{info, warn};
+use web::metrics::{Counter, Gauge};
 
 use crate::{
     collectors::{self, Collectors, counted},
     config::Config,
-    families::Family,
     hpc::Jobs,
     node::{self, How, Node},
     nvml::{Ages, Driver, Fleet, OpenError, Options, session::TEXTS},
@@ -132,32 +129,58 @@ pub fn read_collectors(path: Option<&Path>) -> Result<(Collectors, usize), RunEr
     Ok((read, refused.len()))
 }
 
-/// What changes while the exporter runs: the collectors, and what they make of the fleet.
+/// What a reload exchanges, all at once: how pages are printed, and of what.
 struct Now {
     pages: Pages,
-    refused_rows: u64,
+    node: Node,
 }
 
 /// A running exporter's parts.
 struct Exporter {
     config: Config,
     now: RwLock<Arc<Now>>,
-    node: RwLock<Arc<Node>>,
-    fleet: RwLock<Arc<Fleet>>,
     owners: Option<Arc<Owners>>,
     metrics: web::Metrics,
-    failed_reloads: AtomicU64,
-    reloads: AtomicU64,
-    scrapes: AtomicU64,
-    scrape_ns: AtomicU64,
+    counters: Counters,
 }
 
-fn read<T>(lock: &RwLock<Arc<T>>) -> Arc<T> {
-    lock.read().unwrap_or_else(PoisonError::into_inner).clone()
+/// What the process counts of itself.
+struct Counters {
+    reloads: Counter,
+    failed_reloads: Counter,
+    pages: Counter,
+    refused_rows: Gauge,
 }
 
-fn write<T>(lock: &RwLock<Arc<T>>, value: Arc<T>) {
-    *lock.write().unwrap_or_else(PoisonError::into_inner) = value;
+impl Counters {
+    fn new(metrics: &web::Metrics) -> Self {
+        let version = [("version", env!("CARGO_PKG_VERSION"))];
+        metrics.gauge("strandline_exporter_build_info", "1, with the version of this program", &version).set(1.0);
+        Self {
+            reloads: metrics.counter("strandline_collectors_reloads_total", "times that the collectors file was read again", &[]),
+            failed_reloads: metrics.counter(
+                "strandline_collectors_reload_failures_total",
+                "times that it could not be used then",
+                &[],
+            ),
+            pages: metrics.counter("strandline_pages_total", "pages of metrics that were made", &[]),
+            refused_rows: metrics.gauge(
+                "strandline_collectors_refused_rows",
+                "rows of the collectors file that are left out",
+                &[],
+            ),
+        }
+    }
+}
+
+impl Exporter {
+    fn now(&self) -> Arc<Now> {
+        self.now.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn fleet(&self) -> Arc<Fleet> {
+        self.now().node.fleet.clone()
+    }
 }
 
 /// What the fleet is told so that `collectors` can be printed.
@@ -177,14 +200,25 @@ fn options(config: &Config, collectors: &Collectors) -> Options {
     }
 }
 
-fn node(config: &Config, collectors: &Collectors, fleet: &Arc<Fleet>, owners: Option<&Arc<Owners>>) -> Node {
+fn node(
+    config: &Config,
+    collectors: &Collectors,
+    fleet: &Arc<Fleet>,
+    owners: Option<&Arc<Owners>>,
+    metrics: &web::Metrics,
+) -> Node {
     let taken = collectors.labels().iter().map(|(name, _)| name.clone());
+    // The same counter each time, so that a reload does not begin it anew.
+    let labels = |allowed| {
+        let help = "labels of pods that were left out or cut, for their size or number";
+        PodLabels::new(allowed, taken, metrics.counter("strandline_pod_labels_refused_total", help, &[]))
+    };
     let how = How {
         hostname: hostname().map(Into::into),
         selection: config.selection.clone(),
         repeat: config.repeat,
         pod_uid: config.pod_uid,
-        pod_labels: config.pod_labels.clone().map(|allowed| PodLabels::new(allowed, taken)),
+        pod_labels: config.pod_labels.clone().map(labels),
         xid_window: config.windows[0],
         clock_window: config.windows[1],
         expected: config.expected,
@@ -200,12 +234,8 @@ fn hostname() -> Option<String> {
     told.or_else(own).filter(|name| !name.is_empty())
 }
 
-/// Runs until a signal says to end. `listening` is told the address once connections are taken.
-pub async fn run(
-    config: Config,
-    mut signals: mpsc::Receiver<Signal>,
-    listening: impl FnOnce(std::net::SocketAddr),
-) -> Result<(), RunError> {
+/// Runs until a signal says to end.
+pub async fn run(config: Config, mut signals: mpsc::Receiver<Signal>) -> Result<(), RunError> {
     for warning in &config.warnings {
         warn!("{warning}");
     }
@@ -222,20 +252,12 @@ pub async fn run(
     };
     let fleet = fleet?;
     let owners = config.kubernetes.then(Arc::<Owners>::default);
-    let node = Arc::new(node(&config, &collectors, &fleet, owners.as_ref()));
+    let node = node(&config, &collectors, &fleet, owners.as_ref(), &metrics);
     let pages = Pages::new(Arc::new(collectors), config.style);
-    let exporter = Arc::new(Exporter {
-        now: RwLock::new(Arc::new(Now { pages, refused_rows: refused as u64 })),
-        node: RwLock::new(node.clone()),
-        fleet: RwLock::new(fleet.clone()),
-        owners: owners.clone(),
-        metrics,
-        failed_reloads: AtomicU64::new(0),
-        reloads: AtomicU64::new(0),
-        scrapes: AtomicU64::new(0),
-        scrape_ns: AtomicU64::new(0),
-        config,
-    });
+    let counters = Counters::new(&metrics);
+    counters.refused_rows.set(refused as f64);
+    let now = RwLock::new(Arc::new(Now { pages, node }));
+    let exporter = Arc::new(Exporter { config, now, owners: owners.clone(), metrics, counters });
     match unless_ended(first_readings(&exporter), &mut signals, &mut early).await {
         Some(Ok(())) => {}
         ended => {
@@ -251,7 +273,6 @@ pub async fn run(
     let asking = owners.map(|owners| tokio::spawn(follow(exporter.clone(), owners)));
     if let Ok(address) = listener.local_addr() {
         info!(%address, gpus = fleet.boards().len(), "the exporter listens");
-        listening(address);
     }
     let (end, ended) = tokio::sync::oneshot::channel::<()>();
     let server = web::serve_guarded(listener, router(exporter.clone()), limits(), guard, async {
@@ -265,8 +286,8 @@ pub async fn run(
                     None | Some(Signal::End) => break,
                     // However many come while one is done: one more.
                     Some(Signal::Reload) => again.notify_one(),
-                    Some(Signal::Release) => read(&exporter.fleet).release(Some(RELEASE)),
-                    Some(Signal::Resume) => read(&exporter.fleet).release(None),
+                    Some(Signal::Release) => exporter.fleet().release(Some(RELEASE)),
+                    Some(Signal::Resume) => exporter.fleet().release(None),
                 }
             }
         };
@@ -304,7 +325,7 @@ pub async fn run(
     if let Some(asking) = asking {
         asking.abort();
     }
-    let fleet = read(&exporter.fleet);
+    let fleet = exporter.fleet();
     let _ = tokio::task::spawn_blocking(move || fleet.stop()).await;
     served
 }
@@ -355,7 +376,7 @@ async fn listen(address: web::Address) -> Result<tokio::net::TcpListener, web::L
 
 /// Waits for the first readings, so that the first scrape is not of nothing; at most for [`FIRST`].
 async fn first_readings(exporter: &Exporter) -> Result<(), RunError> {
-    let fleet = read(&exporter.fleet);
+    let fleet = exporter.fleet();
     let until = Instant::now() + FIRST;
     loop {
         let boards = fleet.boards();
@@ -391,7 +412,7 @@ async fn follow(exporter: Arc<Exporter>, owners: Arc<Owners>) {
         pods_api: config.pods_api_socket.clone(),
         kubeconfig: None,
     };
-    owners::follow(how, owners, || read(&exporter.node).gpus(), || read(&exporter.fleet).look_again()).await;
+    owners::follow(how, owners, || exporter.now().node.gpus(), || exporter.fleet().look_again()).await;
 }
 
 /// What tells one state of a file from another.
@@ -405,13 +426,13 @@ async fn reload(exporter: &Arc<Exporter>) {
     let (collectors, refused) = match read_collectors(exporter.config.collectors.as_deref()) {
         Ok(read) => read,
         Err(err) => {
-            exporter.failed_reloads.fetch_add(1, Ordering::Relaxed);
-            warn!(err = %crate::nvml::fleet::chain(&err), "the collectors file cannot be used; the one before stays in force");
+            exporter.counters.failed_reloads.inc();
+            warn!(err = %crate::chain::chain(&err), "the collectors file cannot be used; the one before stays in force");
             return;
         }
     };
-    exporter.reloads.fetch_add(1, Ordering::Relaxed);
-    let before = read(&exporter.fleet);
+    exporter.counters.reloads.inc();
+    let before = exporter.fleet();
     let wanted = options(&exporter.config, &collectors);
     let same = before.reads(&wanted);
     let fleet = if same {
@@ -422,8 +443,8 @@ async fn reload(exporter: &Arc<Exporter>) {
         match in_library(move || Fleet::start_beside(wanted, true, Some(&beside))).await {
             Ok(fleet) => fleet,
             Err(err) => {
-                exporter.failed_reloads.fetch_add(1, Ordering::Relaxed);
-                warn!(err = %crate::nvml::fleet::chain(&err), "the collectors file is read, and the driver does not answer");
+                exporter.counters.failed_reloads.inc();
+                warn!(err = %crate::chain::chain(&err), "the collectors file is read, and the driver does not answer");
                 return;
             }
         }
@@ -438,11 +459,10 @@ async fn reload(exporter: &Arc<Exporter>) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
-    let node = Arc::new(node(&exporter.config, &collectors, &fleet, exporter.owners.as_ref()));
+    let node = node(&exporter.config, &collectors, &fleet, exporter.owners.as_ref(), &exporter.metrics);
     let pages = Pages::new(Arc::new(collectors), exporter.config.style);
-    write(&exporter.now, Arc::new(Now { pages, refused_rows: refused as u64 }));
-    write(&exporter.node, node);
-    write(&exporter.fleet, fleet.clone());
+    *exporter.now.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(Now { pages, node });
+    exporter.counters.refused_rows.set(refused as f64);
     if !same {
         fleet.release_as(&before);
         let _ = tokio::task::spawn_blocking(move || before.stop()).await;
@@ -467,86 +487,31 @@ const INDEX: &str = "<!doctype html><html lang=\"en\"><head><title>strandline-ex
 impl Exporter {
     /// 200 while what is printed is of now; else 503 with what is old.
     fn health(&self) -> Response {
-        match read(&self.node).fresh(Instant::now(), self.config.stale_after) {
+        match self.now().node.fresh(Instant::now(), self.config.stale_after) {
             Ok(()) => "OK\n".into_response(),
             Err(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response(),
         }
     }
 
     fn page(&self, headers: &HeaderMap) -> Response {
-        let began = Instant::now();
         let (format, kind) = negotiated(headers);
-        let (now, node) = (read(&self.now), read(&self.node));
+        let now = self.now();
         // A node never fails to be read.
-        let mut page = match now.pages.text(&*node, format) {
+        let mut page = match now.pages.text(&now.node, format) {
             Ok(page) => page,
             Err(err) => return (StatusCode::INTERNAL_SERVER_ERROR, format!("{err}\n")).into_response(),
         };
-        let mut own = String::with_capacity(8192);
-        for family in node.families(began).iter().chain(&self.own(&now, &node)) {
-            family.write(format == Format::OpenMetrics, &mut own);
+        for family in now.node.families(Instant::now()) {
+            family.write(format, &mut page);
         }
-        own.push_str(&self.metrics.render_as(format == Format::OpenMetrics));
-        page.extend_from_slice(own.as_bytes());
+        self.counters.pages.inc();
+        page.extend_from_slice(self.metrics.render_as(format == Format::OpenMetrics).as_bytes());
         if format == Format::OpenMetrics {
             page.extend_from_slice(b"# EOF\n");
         }
-        self.scrapes.fetch_add(1, Ordering::Relaxed);
-        self.scrape_ns.fetch_add(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
         ([(header::CONTENT_TYPE, kind)], page).into_response()
     }
-
-    /// What the process tells of itself beside its cost.
-    fn own(&self, now: &Now, node: &Node) -> Vec<Family> {
-        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as f64;
-        let mut out = vec![
-            Family::gauge("strandline_exporter_build_info", "1, with the version of this program")
-                .with([("version", env!("CARGO_PKG_VERSION").to_owned())], 1.0),
-            Family::gauge("strandline_collectors_refused_rows", "rows of the collectors file that are left out")
-                .with([], now.refused_rows as f64),
-            Family::counter("strandline_collectors_reloads_total", "times that the collectors file was read again")
-                .with([], count(&self.reloads)),
-            Family::counter("strandline_collectors_reload_failures_total", "times that it could not be used then")
-                .with([], count(&self.failed_reloads)),
-            Family::counter("strandline_pages_total", "pages of metrics that were made, this one not counted")
-                .with([], count(&self.scrapes)),
-            Family::counter("strandline_pages_seconds_total", "time that making them took")
-                .with([], count(&self.scrape_ns) / 1e9),
-        ];
-        if let Some(labels) = &node.how.pod_labels {
-            let refused = labels.refused() as f64;
-            out.push(
-                Family::counter(
-                    "strandline_pod_labels_refused_total",
-                    "labels of pods that were left out or cut, for their size or number",
-                )
-                .with([], refused),
-            );
-        }
-        if let Some(jobs) = &node.jobs {
-            let folder = jobs.now();
-            out.push(
-                Family::gauge("strandline_hpc_mapping_readable", "1 while the folder of job mappings can be read")
-                    .with([], f64::from(u8::from(folder.readable))),
-            );
-            out.push(
-                Family::gauge("strandline_hpc_mapping_refused", "files and lines of it that cannot be used")
-                    .with([], folder.refused as f64),
-            );
-            let mut of = Family::gauge("strandline_gpu_job", "1 for each job that a device has by the folder of job mappings");
-            for ((gpu, gi), jobs) in &folder.jobs {
-                for job in jobs {
-                    let mut labels = vec![("gpu", gpu.to_string()), ("hpc_job", job.clone())];
-                    labels.extend(gi.map(|gi| ("GPU_I_ID", gi.to_string())));
-                    of.push(labels, 1.0);
-                }
-            }
-            out.push(of);
-        }
-        out
-    }
 }
-
 /// Prints what each GPU gives, by which call, and why the rest is missing. True where a GPU answers.
 pub async fn check(config: Config, print: impl Fn(&str)) -> Result<(), RunError> {
     let (collectors, _) = read_collectors(config.collectors.as_deref())?;

@@ -19,6 +19,8 @@ use std::{
 
 use tracing::{info, warn};
 
+use crate::chain::chain;
+
 use super::{
     board::{Ages, Board, Health},
     events,
@@ -476,21 +478,6 @@ impl Fleet {
             std::thread::sleep(LOOK);
         }
     }
-}
-
-/// An error with its sources, in one line.
-pub fn chain(err: &dyn std::error::Error) -> String {
-    let mut said = err.to_string();
-    let mut next = err.source();
-    while let Some(source) = next {
-        let more = source.to_string();
-        // Libraries that say their source in their own words would say it twice.
-        if !said.ends_with(&more) {
-            said = format!("{said}: {more}");
-        }
-        next = source.source();
-    }
-    said
 }
 
 /// The record of a GPU of the census: the one that it has, or a new one under its index, or where another GPU of the census has

@@ -184,7 +184,8 @@ fn labels_of_pods_and_of_counted_lines_stand_in_order() {
         "DCGM_FI_DRIVER_VERSION, label, v\nDCGM_FI_DEV_XID_ERRORS, gauge, x\nDCGM_EXP_XID_ERRORS_COUNT, gauge, n\nDCGM_FI_DEV_GPU_TEMP, gauge, t",
     );
     let collectors = Arc::new(collectors.unwrap());
-    let labels = PodLabels::new(Vec::new(), ["DCGM_FI_DRIVER_VERSION".to_owned()]);
+    let refused = web::Metrics::new().counter("refused_total", "x", &[]);
+    let labels = PodLabels::new(Vec::new(), ["DCGM_FI_DRIVER_VERSION".to_owned()], refused.clone());
     let hostile =
         [("team", "a\"b\\c\nd"), ("gpu", "7"), ("x".repeat(60_000).as_str(), "y"), ("long", "z".repeat(60_000).as_str())]
             .map(|(key, value)| (key.to_owned(), value.to_owned()));
@@ -217,7 +218,7 @@ fn labels_of_pods_and_of_counted_lines_stand_in_order() {
         "DCGM_EXP_XID_ERRORS_COUNT{{{device}{long},window_size_in_ms=\"300000\",xid=\"31\",container=\"c\",namespace=\"ns\",pod=\"p\"}} 2\n"
     );
     assert!(whole.contains(&counted), "{whole}");
-    assert_eq!(labels.refused(), 2, "a key that is too long, and a value that is cut");
+    assert_eq!(refused.get(), 2, "a key that is too long, and a value that is cut");
     let old = text(Style { old_namespace: true, dashes_in_model: true, ..Style::default() }, Format::Text);
     assert!(old.contains("{gpu=\"0\",uuid=\"GPU-"), "{old}");
     assert!(
