@@ -43,8 +43,14 @@ impl Fault {
 }
 
 impl From<NvmlError> for Fault {
-    #[allow(deprecated)]
     fn from(error: NvmlError) -> Self {
+        Self::from(&error)
+    }
+}
+
+impl From<&NvmlError> for Fault {
+    #[allow(deprecated)]
+    fn from(error: &NvmlError) -> Self {
         use Kind::{DeviceLost, DriverGone, Failed, Missing};
         use NvmlError as E;
         let (code, kind) = match error {

@@ -305,11 +305,7 @@ impl Fleet {
                         continue;
                     }
                     Err(err) => {
-                        let code = match &err {
-                            OpenError::Library { .. } => "LIBRARY_NOT_FOUND",
-                            OpenError::Driver { code, .. } => code,
-                        };
-                        self.state().driver = Some(Driver::Down(code));
+                        self.state().driver = Some(Driver::Down(err.code()));
                         wait = backoff;
                         backoff = (backoff * 2).min(BACKOFF.1);
                     }

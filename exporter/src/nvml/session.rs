@@ -45,7 +45,10 @@ pub enum OpenError {
         err: NvmlError,
     },
     /// The library is there, and does not work.
-    #[error("{} does not start ({code}); is the driver loaded, and may this process open /dev/nvidiactl?", path.display())]
+    #[error(
+        "{} does not start ({code}); is the driver loaded, is the library of its version, and may this process open /dev/nvidiactl?",
+        path.display()
+    )]
     Driver {
         /// The library.
         path: PathBuf,
@@ -57,6 +60,16 @@ pub enum OpenError {
     },
 }
 
+impl OpenError {
+    /// NVML's code, or the name of what stands for one.
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::Library { .. } => "LIBRARY_NOT_FOUND",
+            Self::Driver { code, .. } => code,
+        }
+    }
+}
+
 impl Session {
     /// Loads and initialises the library at `path`, or of that name on the loader's path.
     pub fn open(path: &Path) -> Result<Self, OpenError> {
@@ -65,16 +78,7 @@ impl Session {
         match opened {
             Ok(nvml) => Ok(Self { nvml: ManuallyDrop::new(nvml), over: AtomicBool::new(false), changes: AtomicU64::new(0) }),
             Err(err @ NvmlError::LibloadingError(_)) => Err(OpenError::Library { path: owned(), err }),
-            Err(err) => {
-                let code = match &err {
-                    NvmlError::LibRmVersionMismatch => "LIB_RM_VERSION_MISMATCH: library and kernel module differ",
-                    NvmlError::DriverNotLoaded => "DRIVER_NOT_LOADED",
-                    NvmlError::NoPermission => "NO_PERMISSION",
-                    NvmlError::FailedToLoadSymbol(_) => "FUNCTION_NOT_FOUND",
-                    _ => "UNKNOWN",
-                };
-                Err(OpenError::Driver { path: owned(), code, err })
-            }
+            Err(err) => Err(OpenError::Driver { path: owned(), code: Fault::from(&err).code, err }),
         }
     }
 

@@ -6,7 +6,7 @@ mod cluster;
 
 use std::{path::Path, sync::Arc, time::Duration};
 
-use attribution::{ResourceNames, podres::v1};
+use attribution::ResourceNames;
 use cluster::{Cluster, PODS, pod};
 use exporter::owners::{self, How, Owners};
 use serde_json::json;
@@ -44,23 +44,7 @@ async fn a_real_api_server_tells_labels_uids_and_claims_with_the_rights_that_are
     let folder = tempfile::tempdir().unwrap();
     let kubelet = Kubelet::start(folder.path());
     kubelet.is(&[("train", "", &["GPU-0"], "")]);
-    let result = v1::ClaimResource {
-        driver_name: "gpu.nvidia.com".into(),
-        pool_name: "n1".into(),
-        device_name: "gpu-2".into(),
-        ..v1::ClaimResource::default()
-    };
-    let claimed = v1::DynamicResource { claim_name: "claim".into(), claim_namespace: "ml".into(), claim_resources: vec![result] };
-    kubelet.devices.lock().unwrap().push(v1::PodResources {
-        name: "by-claim".into(),
-        namespace: "ml".into(),
-        containers: vec![v1::ContainerResources {
-            name: "main".into(),
-            dynamic_resources: vec![claimed],
-            ..v1::ContainerResources::default()
-        }],
-        ..v1::PodResources::default()
-    });
+    kubelet.devices.claims("by-claim", "claim", "n1", "gpu-2");
 
     let owners = Arc::<Owners>::default();
     let how = How {

@@ -1,75 +1,33 @@
 //! Pods by a kubelet of ours: its pod-resources API, and its Pods API for UIDs and labels.
 
+#[path = "../../../ingest/tests/it/kubelet.rs"]
+#[allow(dead_code)]
+mod kubelet;
+
 use std::{
     path::Path,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
 
-use attribution::{
-    NodeGpu, ResourceNames,
-    holders::NodeInstance,
-    kubelet::v1alpha1::{self, pods_server},
-    podres::v1::{self, pod_resources_lister_server as lister},
-};
+use attribution::{NodeGpu, ResourceNames, holders::NodeInstance, kubelet::v1alpha1, podres::v1};
 use exporter::owners::{self, How, Listing, Owners};
-use prost::Message;
-use tokio::net::UnixListener;
 
-#[derive(Clone, Default)]
+/// A kubelet of ours with both of its sockets, in a folder: `resources.sock` and `pods.sock`.
 pub struct Kubelet {
-    pub devices: Arc<Mutex<Vec<v1::PodResources>>>,
-    pods: Arc<Mutex<Vec<v1alpha1::Pod>>>,
-}
-
-#[tonic::async_trait]
-impl lister::PodResourcesLister for Kubelet {
-    async fn list(
-        &self,
-        _: tonic::Request<v1::ListPodResourcesRequest>,
-    ) -> Result<tonic::Response<v1::ListPodResourcesResponse>, tonic::Status> {
-        Ok(tonic::Response::new(v1::ListPodResourcesResponse { pod_resources: self.devices.lock().unwrap().clone() }))
-    }
-
-    async fn get_allocatable_resources(
-        &self,
-        _: tonic::Request<v1::AllocatableResourcesRequest>,
-    ) -> Result<tonic::Response<v1::AllocatableResourcesResponse>, tonic::Status> {
-        Err(tonic::Status::unimplemented("not asked here"))
-    }
-
-    async fn get(
-        &self,
-        _: tonic::Request<v1::GetPodResourcesRequest>,
-    ) -> Result<tonic::Response<v1::GetPodResourcesResponse>, tonic::Status> {
-        Err(tonic::Status::unimplemented("not asked here"))
-    }
-}
-
-#[tonic::async_trait]
-impl pods_server::Pods for Kubelet {
-    async fn list_pods(
-        &self,
-        _: tonic::Request<v1alpha1::ListPodsRequest>,
-    ) -> Result<tonic::Response<v1alpha1::ListPodsResponse>, tonic::Status> {
-        let pods = self.pods.lock().unwrap().iter().map(Message::encode_to_vec).collect();
-        Ok(tonic::Response::new(v1alpha1::ListPodsResponse { pods }))
-    }
+    pub devices: kubelet::Kubelet,
+    pods: kubelet::PodsApi,
 }
 
 impl Kubelet {
     pub fn start(folder: &Path) -> Self {
-        let kubelet = Self::default();
-        let incoming =
-            |name: &str| tokio_stream::wrappers::UnixListenerStream::new(UnixListener::bind(folder.join(name)).unwrap());
-        let resources = tonic::transport::Server::builder().add_service(lister::PodResourcesListerServer::new(kubelet.clone()));
-        tokio::spawn(resources.serve_with_incoming(incoming("resources.sock")));
-        let pods = tonic::transport::Server::builder().add_service(pods_server::PodsServer::new(kubelet.clone()));
-        tokio::spawn(pods.serve_with_incoming(incoming("pods.sock")));
-        kubelet
+        Self {
+            devices: kubelet::Kubelet::start(&folder.join("resources.sock")),
+            pods: kubelet::PodsApi::start(&folder.join("pods.sock")),
+        }
     }
 
     /// The pods that there are: name, UID, device ids, a label.
@@ -99,8 +57,8 @@ impl Kubelet {
             ..v1alpha1::Pod::default()
         });
         let (devices, objects) = (devices.collect(), objects.collect());
-        *self.pods.lock().unwrap() = objects;
-        *self.devices.lock().unwrap() = devices;
+        *self.pods.0.lock().unwrap() = objects;
+        *self.devices.0.lock().unwrap() = devices;
     }
 }
 
@@ -108,6 +66,20 @@ pub fn gpus() -> Vec<NodeGpu> {
     let gpu = |index: u32, instances| NodeGpu { index, minor: Some(index), uuid: format!("GPU-{index}"), instances };
     let part = |uuid: &str, ci| NodeInstance { uuid: Some(uuid.into()), gi: 7, ci: Some(ci), profile: "1g.10gb".into() };
     vec![gpu(0, vec![]), gpu(1, vec![part("MIG-a", 0), part("MIG-b", 1)]), gpu(2, vec![])]
+}
+
+/// What the exporter asks, of a kubelet in `folder`.
+fn how(folder: &Path, details: bool) -> How {
+    How {
+        socket: folder.join("resources.sock"),
+        interval: Duration::from_millis(50),
+        names: ResourceNames::default(),
+        node: Some("n".into()),
+        details,
+        claims: false,
+        pods_api: folder.join("pods.sock"),
+        kubeconfig: None,
+    }
 }
 
 /// Looks until the listing is as wanted.
@@ -133,16 +105,7 @@ async fn pods_are_told_with_uids_and_labels_and_what_is_not_is_counted() {
         ("odd", "uid-3", &["GPU-9", "what?"], "c"),
     ]);
     let (owners, looked) = (Arc::<Owners>::default(), Arc::new(AtomicU64::new(0)));
-    let how = How {
-        socket: folder.path().join("resources.sock"),
-        interval: Duration::from_millis(50),
-        names: ResourceNames::default(),
-        node: Some("n".into()),
-        details: true,
-        claims: false,
-        pods_api: folder.path().join("pods.sock"),
-        kubeconfig: None,
-    };
+    let how = how(folder.path(), true);
     let seen = looked.clone();
     let asking = tokio::spawn(owners::follow(how, owners.clone(), gpus, move || {
         seen.fetch_add(1, Ordering::Relaxed);
@@ -186,16 +149,7 @@ async fn shared_devices_have_parts_and_conflicts_are_said() {
         ("d", "4", &["GPU-2"], ""),
     ]);
     let owners = Arc::<Owners>::default();
-    let how = How {
-        socket: folder.path().join("resources.sock"),
-        interval: Duration::from_millis(50),
-        names: ResourceNames::default(),
-        node: None,
-        details: false,
-        claims: false,
-        pods_api: folder.path().join("none.sock"),
-        kubeconfig: None,
-    };
+    let how = how(folder.path(), false);
     let asking = tokio::spawn(owners::follow(how, owners.clone(), gpus, || {}));
     let listing = until(&owners, "pods", |listing| !listing.owned.is_empty()).await;
     let shared = &listing.owned[&("GPU-0".to_owned(), None)];
@@ -228,16 +182,7 @@ async fn holders_have_limits_of_name_and_number() {
     pods.push(("odd \"name\"\n", "u", &["GPU-2"], ""));
     kubelet.is(&pods);
     let owners = Arc::<Owners>::default();
-    let how = How {
-        socket: folder.path().join("resources.sock"),
-        interval: Duration::from_millis(50),
-        names: ResourceNames::default(),
-        node: None,
-        details: false,
-        claims: false,
-        pods_api: folder.path().join("none.sock"),
-        kubeconfig: None,
-    };
+    let how = how(folder.path(), false);
     let asking = tokio::spawn(owners::follow(how, owners.clone(), gpus, || {}));
     let listing = until(&owners, "pods", |listing| !listing.owned.is_empty()).await;
     assert_eq!(listing.owned[&("GPU-0".to_owned(), None)].holders.len(), 256);

@@ -10,7 +10,7 @@ use tokio::net::UnixListener;
 
 /// Its pods.
 #[derive(Clone, Default)]
-pub struct Kubelet(Arc<Mutex<Vec<v1::PodResources>>>);
+pub struct Kubelet(pub Arc<Mutex<Vec<v1::PodResources>>>);
 
 #[tonic::async_trait]
 impl PodResourcesLister for Kubelet {
@@ -80,7 +80,7 @@ impl Kubelet {
 
 /// The Pods API of a kubelet of ours.
 #[derive(Clone, Default)]
-pub struct PodsApi(Arc<Mutex<Vec<v1alpha1::Pod>>>);
+pub struct PodsApi(pub Arc<Mutex<Vec<v1alpha1::Pod>>>);
 
 #[tonic::async_trait]
 impl pods_server::Pods for PodsApi {
