@@ -565,3 +565,31 @@ fn a_code_of_a_driver_that_is_gone_on_any_call_opens_the_library_anew() {
     }
     fleet.stop();
 }
+
+/// Traffic over NVLink is a rate between two readings of the driver's sums, on a clock that runs.
+#[test]
+fn nvlinks_rate_is_the_boards_traffic() {
+    // A minute at which some board talks to others, in the fleet that everybody here knows.
+    let calm = World::new(&small(), "h100-0", 0, 0.0);
+    let traffic =
+        |gpu: usize, at| state(&calm.plan, DeviceRef { node: calm.node, gpu }, at).and_then(|now| now.nvlink).unwrap_or(0);
+    let busy = |gpu: usize, minute: i64| (0..30).all(|s| traffic(gpu, calm.at().plus_ms(minute * 60_000 + s * 1000)) > 0);
+    let found = (1..110).flat_map(|minute| (0..4).map(move |gpu| (minute, gpu))).find(|&(minute, gpu)| busy(gpu, minute));
+    let (minute, gpu) = found.expect("a board with traffic for half a minute");
+    if !is_client() {
+        return World::new(&small(), "h100-0", minute, 1.0).seen_by("exporter::nvlinks_rate_is_the_boards_traffic");
+    }
+    let fleet = start();
+    let rate = || match fleet.boards().get(gpu).map(|board| board.standing(0, 449, Instant::now())) {
+        Some(Standing::Given(Value::Int(rate), _)) => Some(rate),
+        _ => None,
+    };
+    until("a rate", || rate().is_some());
+    // Thousands of KiB a second, both ways, as DCGM has it.
+    let (read, clock) = (rate().unwrap(), setup().0.clock);
+    let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as i64;
+    let near = (-30..=10).map(|tenth| 2 * traffic(gpu, clock.at(wall + tenth * 100)) / 1024 / 1000);
+    let (least, most) = near.fold((i64::MAX, 0), |(least, most), rate| (least.min(rate), most.max(rate)));
+    assert!(least > 0 && (least * 95 / 100..=most * 105 / 100).contains(&read), "{read} of {least} to {most}");
+    fleet.stop();
+}

@@ -515,7 +515,7 @@ fn users_are_asked_for_where_the_web_config_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("web.yaml");
     // `secret`, at the least cost.
-    let hash = "$2b$04$abcdefghijklmnopqrstuuDSLXLgfmNsi8/4X3c2hG0.oRCfe9Rtq";
+    let hash = "$2b$04$abcdefghijklmnopqrstuu2r9OfJnfCsdneAXAGHnS4UpFFP8WIrW";
     std::fs::write(&file, format!("basic_auth_users:\n  prometheus: {hash}\n")).unwrap();
     let running = Running::start(&world, &["--web-config-file", file.to_str().unwrap()]);
     for path in ["/metrics", "/health", "/"] {
@@ -523,6 +523,12 @@ fn users_are_asked_for_where_the_web_config_says_so() {
     }
     let (status, ..) = running.get("/metrics", "Authorization: Basic cHJvbWV0aGV1czp3cm9uZw==\r\n");
     assert_eq!(status, 401);
+    let (status, _, page) = running.get("/metrics", "Authorization: Basic cHJvbWV0aGV1czpzZWNyZXQ=\r\n");
+    assert!(
+        status == 200
+            && page.contains("strandline_gpus_seen 4\n")
+            && page.contains("web_refused_total{reason=\"unauthorized\"} 4\n")
+    );
 }
 
 /// XIDs of a fleet's clock that runs, as counters and as the last one.
